@@ -17,7 +17,6 @@ limitations under the License.
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -258,8 +257,3 @@ func newEntry(kind string, object object, at time.Time, command string) entry {
 
 // ref returns the name for kubectl.
 func (e *entry) ref() string { return strings.ToLower(e.Kind) + "/" + e.Name }
-
-// compare orders entries by time, then by name.
-func (e *entry) compare(other *entry) int {
-	return cmp.Or(e.Time.Compare(other.Time), cmp.Compare(e.Namespace, other.Namespace), cmp.Compare(e.Kind, other.Kind), cmp.Compare(e.Name, other.Name))
-}

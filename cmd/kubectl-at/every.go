@@ -175,9 +175,7 @@ func (o *every) newCronAt(words, command []string, now time.Time) (*v1alpha1.Cro
 	if o.changed("concurrency") {
 		cronAt.Spec.ConcurrencyPolicy = v1alpha1.ConcurrencyPolicy(o.concurrency)
 	}
-	if o.startingDeadline.value != nil {
-		cronAt.Spec.StartingDeadlineSeconds = o.startingDeadline.value
-	}
+	cronAt.Spec.StartingDeadlineSeconds = cmp.Or(o.startingDeadline.value, cronAt.Spec.StartingDeadlineSeconds)
 	if o.spread.value != nil {
 		cronAt.Spec.SpreadSeconds = ptr.To(int32(*o.spread.value))
 	}

@@ -58,7 +58,7 @@ func runsOf(ats []*v1alpha1.At, jobs []*batchv1.Job, from, until, now time.Time)
 		ended := ptr.Deref(r.Ended, now)
 		return r.Time.IsZero() || r.Time.After(until) || ended.Before(from)
 	})
-	slices.SortFunc(all, func(a, b pastRun) int { return cmp.Or(rankOf(a)-rankOf(b), a.compare(&b.entry)) })
+	slices.SortStableFunc(all, func(a, b pastRun) int { return cmp.Or(rankOf(a)-rankOf(b), a.Time.Compare(b.Time)) })
 	return all
 }
 

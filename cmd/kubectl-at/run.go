@@ -132,9 +132,7 @@ func (r *run) describe(command []string) (metadata metav1.ObjectMeta, from sourc
 	if r.changed("retries") {
 		spec.BackoffLimit = &r.retries
 	}
-	if r.activeDeadline.value != nil {
-		spec.ActiveDeadlineSeconds = r.activeDeadline.value
-	}
+	spec.ActiveDeadlineSeconds = cmp.Or(r.activeDeadline.value, spec.ActiveDeadlineSeconds)
 	if r.ttl.value != nil {
 		spec.TTLSecondsAfterFinished = ptr.To(int32(*r.ttl.value))
 	}

@@ -24,7 +24,6 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -83,7 +82,7 @@ func startsOf(ats []*v1alpha1.At, cronAts []*v1alpha1.CronAt, cronJobs []*batchv
 	for _, cronJob := range cronJobs {
 		all = append(all, startsOfCronJob(cronJob, now, until)...)
 	}
-	slices.SortFunc(all, func(a, b start) int { return a.compare(&b.entry) })
+	slices.SortStableFunc(all, func(a, b start) int { return a.Time.Compare(b.Time) })
 	return all
 }
 
@@ -102,22 +101,23 @@ func startOfAt(at *v1alpha1.At, now time.Time) (s start, starts bool) {
 		s.Message = fmt.Sprintf("%d failed", at.Status.Failed)
 	}
 	s.entry = newEntry(v1alpha1.AtKind, at, instant, commandOf(&at.Spec.RunSpec))
-	switch blocked := plan.Blocked(at); {
-	case ptr.Deref(at.Spec.Suspend, false):
-		s.State, s.Message = startSuspended, ""
-	case blocked != nil:
-		s.State, s.Message = stateOfBlocked(blocked), blocked.Message
-	case isUnattended(at, now):
-		s.State, s.Message = startBlocked, "there is no controller"
-	}
+	s.setState(now)
 	return s, true
 }
 
-func stateOfBlocked(blocked *metav1.Condition) string {
-	if plan.IsForecast(blocked) {
-		return startWouldFail
+// setState sets what is known about the next start of an At or a CronAt.
+func (s *start) setState(now time.Time) {
+	of := stateOf(s.object)
+	switch blocked := plan.TrueCondition(of.conditions, v1alpha1.ConditionBlocked); {
+	case of.isSuspended:
+		s.State, s.Message = startSuspended, ""
+	case plan.IsForecast(blocked):
+		s.State, s.Message = startWouldFail, blocked.Message
+	case blocked != nil:
+		s.State, s.Message = startBlocked, blocked.Message
+	case isUnattended(s.object, now):
+		s.State, s.Message = startBlocked, "there is no controller"
 	}
-	return startBlocked
 }
 
 // durations returns how long the last run of each CronAt took, by its UID.
@@ -136,7 +136,6 @@ func durations(ats []*v1alpha1.At) map[string]time.Duration {
 // startsOfCronAt returns the times of a CronAt. What is known is about the next one, except
 // that each may begin before the one before has ended, as long as that takes as long as the last.
 func startsOfCronAt(cronAt *v1alpha1.CronAt, took time.Duration, now, until time.Time) []start {
-	isSuspended := ptr.Deref(cronAt.Spec.Suspend, false)
 	resumed := *cronAt
 	resumed.Spec.Suspend = nil
 	all := occurrences(newEntry(v1alpha1.CronAtKind, cronAt, now, commandOf(&cronAt.Spec.AtTemplate.Spec)), &resumed, now, until)
@@ -148,14 +147,9 @@ func startsOfCronAt(cronAt *v1alpha1.CronAt, took time.Duration, now, until time
 	if len(all) == 0 {
 		return nil
 	}
-	switch blocked := cronplan.Blocked(cronAt); {
-	case isSuspended:
-		all = all[:1]
-		all[0].State, all[0].Message = startSuspended, ""
-	case blocked != nil:
-		all[0].State, all[0].Message = stateOfBlocked(blocked), blocked.Message
-	case isUnattended(cronAt, now):
-		all[0].State, all[0].Message = startBlocked, "there is no controller"
+	all[0].setState(now)
+	if all[0].State == startSuspended {
+		return all[:1]
 	}
 	return all
 }
