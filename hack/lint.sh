@@ -36,7 +36,7 @@ for tag in integration e2e; do
 done
 # Also files for neither tag, and generated ones, which the linters skip.
 compiling go vet ./...
-for module in hack/bench hack/localcluster hack/tools/controller-gen hack/tools/crcheck hack/tools/health hack/tools/olm hack/tools/promcheck; do
+for module in hack/localcluster hack/tools/controller-gen hack/tools/crcheck hack/tools/health hack/tools/olm hack/tools/promcheck; do
     (cd "${module}" && compiling "${bin}/golangci-lint" run --config="${root}/.golangci.yaml")
 done
 

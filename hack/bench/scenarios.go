@@ -18,363 +18,245 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"maps"
+	"os"
 	"slices"
 	"strings"
 	"time"
 
-	batchv1 "k8s.io/api/batch/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
 
+	"programming-kubernetes.info/cnat-controller/hack/hostile"
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
+)
+
+// scenarios are the measurements. The size of each is the number after its name, in hack/bench.sh.
+var scenarios = map[string]scenario{
+	"lone":       {loneOnly, 1, map[string]float64{"median, ms": 10, "p99, ms": 50}},
+	"burst":      {burst(0), 5, burstLimits},
+	"burst-long": {burst(longCommand), 3, burstLimits},
+	"cronjob":    {cronJob, 1, nil},
+	"cronats":    {cronAt, 2, map[string]float64{"CronAts: last Pod, to Ats": 2, "spread over a minute: most in a second, of 1,000": 40}},
+	"nodes":      {nodes, 1, map[string]float64{"one At: DONE, to separate Ats": 1.3}},
+	"tenants":    {tenants, 1, map[string]float64{"the small tenant's last Pod, s": 1}},
+	"pending":    {pending, 1, map[string]float64{"ready, s": 20, "idle, % of a core": 0.1, "RSS, MiB": 130, "writes for those pending": 0, "p99, ms": 100}},
+	"memory":     {memory, 1, map[string]float64{"RSS after, to before": 1.5}},
+	"node":       {realNode, 1, nil}, // needs a node
+	"hostile":    {hostileTenants, 0, nil},
+}
+
+var burstLimits = map[string]float64{
+	"last Pod, to the floor": 1.2, "all DONE, to the floor": 1.15,
+	"requests for each run: writes": 4, "requests for each run: reads": 0.05, "requests for each run: events": 2,
+}
+
+const (
+	// marker is the At, among the pending ones, that the controller processes last. It is due.
+	marker = "marker"
+	// pendingNamespaces is the number of namespaces with pending Ats.
+	pendingNamespaces = 10
+	// hostileNamespaces is the number of namespaces that a webhook disturbs.
+	hostileNamespaces = 5
 )
 
 // far is the time at which pending Ats are due.
 var far = time.Date(2099, 1, 1, 0, 0, 0, 0, time.UTC)
 
-const mib = 1 << 20
-
-// scenarios are the measurements, each in its own cluster. number is the size.
-var scenarios = map[string]func(b *bench, ctx context.Context, number int) error{
-	"lone": (*bench).loneOnly,
-	// The commands end immediately, or take longCommand.
-	"burst":      (*bench).burst,
-	"burst-long": (*bench).burst,
-	"distant":    (*bench).distant,
-	"node":       (*bench).realNode, // needs a node
-	"cronjob":    (*bench).cronJob,
-	"pending":    (*bench).pending,
-	"memory":     (*bench).memory,
-	"nodes":      (*bench).nodes,
-	"cronats":    (*bench).cronAts,
-	"tenants":    (*bench).tenants,
-	"hostile":    (*bench).hostile,
-	"scale":      (*bench).scale,
-	"writes":     (*bench).writes,
+func loneOnly(b *bench) {
+	b.start()
+	b.lone(300 * time.Millisecond)
 }
 
-// loneOnly is lone without any other objects.
-func (b *bench) loneOnly(ctx context.Context, number int) error {
-	if err := b.start(ctx); err != nil {
-		return err
-	}
-	return b.lone(ctx, number, 300*time.Millisecond, 10, 50)
+// lone reports how late the Pods of Ats are that become due one at a time.
+func (b *bench) lone(gap time.Duration) {
+	late := b.lateness(b.number, gap)
+	b.figures["earliest, ms"] = slices.Min(late) * 1000
+	b.figures["median, ms"] = median(late) * 1000
+	b.figures["p99, ms"] = quantile(late, 0.99) * 1000
 }
 
-// lone creates Ats that become due one at a time, and reports how late their Pods are
-// according to the watch. The limits are in milliseconds.
-func (b *bench) lone(ctx context.Context, number int, gap time.Duration, p50, p99 float64) error {
-	late, err := b.lateness(ctx, number, gap)
-	if err != nil {
-		return err
-	}
-	b.report("earliest, late by", milliseconds(late[0]), "ms", nil)
-	b.report("median, late by", milliseconds(median(late)), "ms", &p50)
-	b.report("99th of 100, late by", milliseconds(percentile99(late)), "ms", &p99)
-	return nil
-}
-
-func median(sorted []time.Duration) time.Duration       { return sorted[len(sorted)/2] }
-func percentile99(sorted []time.Duration) time.Duration { return sorted[len(sorted)*99/100] }
-
-// lateness creates Ats that become due one at a time, and returns how late their Pods
-// are, sorted.
-func (b *bench) lateness(ctx context.Context, number int, gap time.Duration) ([]time.Duration, error) {
-	namespace, err := b.newNamespace(ctx)
-	if err != nil {
-		return nil, err
-	}
-	pods, err := b.seePods(ctx, namespace)
-	if err != nil {
-		return nil, err
-	}
-	defer pods.stop()
+// lateness creates Ats that become due one at a time, and returns how many seconds late their Pods are.
+func (b *bench) lateness(number int, gap time.Duration) (late []float64) {
+	namespace := b.newNamespace()
+	pods, due := b.seePods(namespace), map[string]time.Time{}
 	first := time.Now().Add(5 * time.Second)
-	due := map[string]time.Time{}
 	for i := range number {
 		at := newAt(fmt.Sprintf("at-%06d", i), first.Add(time.Duration(i)*gap))
 		due[plan.PodName(at)] = first.Add(time.Duration(i) * gap)
-		if _, err := b.cnat.CnatV1alpha1().Ats(namespace).Create(ctx, at, metav1.CreateOptions{}); err != nil {
-			return nil, err
-		}
+		must(createAt(b, namespace, at.Name, due[plan.PodName(at)]))
 	}
-	if _, err := pods.wait(ctx, number, time.Duration(number)*gap+time.Minute, "Pods"); err != nil {
-		return nil, err
-	}
-	var late []time.Duration
+	b.late(pods, number, first)
 	for name, at := range pods.at {
-		late = append(late, at.Sub(due[name]))
+		if at.Before(due[name]) {
+			panic(name + " was early")
+		}
+		late = append(late, at.Sub(due[name]).Seconds())
 	}
-	slices.Sort(late)
-	if late[0] < 0 {
-		return nil, errors.New("it was early")
-	}
-	return late, nil
+	return late
 }
 
-// cronJob creates CronJobs that become due at one instant, for comparison.
-func (b *bench) cronJob(ctx context.Context, number int) error {
-	if _, err := b.bare(ctx, warmUp); err != nil {
-		return err
-	}
-	bare, err := b.bare(ctx, number)
-	if err != nil {
-		return err
-	}
-	namespace, err := b.newNamespace(ctx)
-	if err != nil {
-		return err
-	}
-	pods, err := b.seePods(ctx, namespace)
-	if err != nil {
-		return err
-	}
-	defer pods.stop()
-	if err := b.playKubelet(ctx, namespace, 0, nil); err != nil {
-		return err
-	}
-	due, err := b.createCronJobs(ctx, namespace, number)
-	if err != nil {
-		return err
-	}
-	last, err := pods.wait(ctx, number, 10*time.Minute, "Pods of CronJobs")
-	if err != nil {
-		return err
-	}
-	b.report("CronJob: last Pod late", last.Sub(due).Seconds(), "s", nil)
-	b.report("CronJob: last Pod late, to the bare loop", last.Sub(due).Seconds()/bare.Seconds(), "times", nil)
-	return nil
+// tenants creates very many Ats in one namespace and ten in another, all due at one instant.
+func tenants(b *bench) {
+	many, few := b.newNamespace(), b.newNamespace()
+	b.start()
+	pods := b.seePods(few)
+	due := b.createDue(ats, many, b.number)
+	b.createAts(few, 10, due)
+	b.figures["the small tenant's last Pod, s"] = slices.Max(b.late(pods, 10, due))
 }
 
-// createCronJobs creates CronJobs that are due at the next full minute after all have been
-// created, and returns that time.
-func (c *cluster) createCronJobs(ctx context.Context, namespace string, number int) (time.Time, error) {
-	due := time.Now().Add(time.Minute + 5*time.Second + time.Duration(number)*10*time.Millisecond).Truncate(time.Minute).UTC()
-	template := corev1.PodTemplateSpec{Spec: plan.NewPod(newAt("at", due), plan.Defaults{Image: "busybox:1.37.0"}).Spec}
-	err := each(ctx, number, func(i int) error {
-		_, err := c.kube.BatchV1().CronJobs(namespace).Create(ctx, &batchv1.CronJob{
-			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("cronjob-%06d", i)},
-			Spec: batchv1.CronJobSpec{
-				Schedule:    due.Format("4 15 2 1 *"),
-				TimeZone:    ptr.To("UTC"),
-				JobTemplate: batchv1.JobTemplateSpec{Spec: batchv1.JobSpec{Template: template}},
-			},
-		}, metav1.CreateOptions{})
-		return err
-	})
-	if err != nil {
-		return due, err
-	}
-	if time.Now().After(due) {
-		return due, errors.New("the machine is too slow: the CronJobs were not there before they were due")
-	}
-	return due, nil
+func (b *bench) createAts(namespace string, number int, due time.Time) {
+	b.each(number, func(i int) error { return createAt(b, namespace, fmt.Sprintf("at-%06d", i), due) })
 }
-
-// marker is the At, among the pending ones, that the controller processes last. It is
-// due.
-const marker = "marker"
-
-// pendingNamespaces is the number of namespaces with pending Ats.
-const pendingNamespaces = 10
 
 // createPending creates Ats that are due in the far future, and returns their namespaces.
-func (b *bench) createPending(ctx context.Context, number int) ([]string, error) {
-	var namespaces []string
+func (b *bench) createPending(number int) (namespaces []string) {
 	for range pendingNamespaces {
-		namespace, err := b.newNamespace(ctx)
-		if err != nil {
-			return nil, err
-		}
+		namespace := b.newNamespace()
+		b.createAts(namespace, number/pendingNamespaces, far)
 		namespaces = append(namespaces, namespace)
+		progress("%d of %d Ats", len(namespaces)*number/pendingNamespaces, number)
 	}
-	for i, namespace := range namespaces {
-		if err := b.createAts(ctx, namespace, number/pendingNamespaces, far); err != nil {
-			return nil, err
-		}
-		progress("%d of %d Ats", (i+1)*number/pendingNamespaces, number)
-	}
-	return namespaces, nil
+	return namespaces
 }
 
-// pending creates very many pending Ats, and reports their cost.
-func (b *bench) pending(ctx context.Context, number int) error {
-	namespaces, err := b.createPending(ctx, number)
-	if err != nil {
-		return err
-	}
+// pending reports what very many pending Ats cost.
+func pending(b *bench) {
+	namespaces := b.createPending(b.number)
 	last := slices.Max(namespaces)
-	if _, err := b.cnat.CnatV1alpha1().Ats(last).Create(ctx, newAt(marker, time.Now()), metav1.CreateOptions{}); err != nil {
-		return err
-	}
-	pods, err := b.seePods(ctx, last)
-	if err != nil {
-		return err
-	}
-	defer pods.stop()
-	if err := b.start(ctx); err != nil {
-		return err
-	}
-	armed, err := pods.wait(ctx, 1, 10*time.Minute, "Pods of the marker")
-	if err != nil {
-		return err
-	}
-	b.report("from start to armed", armed.Sub(b.controller.started).Seconds(), "s", ptr.To(20.0))
-	progress("idle for a minute and a half")
-	if err := sleep(ctx, 30*time.Second); err != nil {
-		return err
-	}
-	before, err := b.controller.cpu()
-	if err != nil {
-		return err
-	}
-	start := time.Now()
-	if err := sleep(ctx, time.Minute); err != nil {
-		return err
-	}
-	after, err := b.controller.cpu()
-	if err != nil {
-		return err
-	}
-	b.report("idle CPU", 100*(after-before).Seconds()/time.Since(start).Seconds(), "% of a core", ptr.To(0.1))
-	rss, most, err := b.controller.rss()
-	if err != nil {
-		return err
-	}
-	b.report("RSS", rss/mib, "MiB", ptr.To(130.0))
-	b.report("RSS at most", most/mib, "MiB", nil)
-	writes := 0
-	for _, namespace := range namespaces {
-		counts, err := b.requests(namespace)
-		if err != nil {
-			return err
-		}
-		maps.DeleteFunc(counts, func(request string, _ int) bool {
-			return strings.HasPrefix(request, "list ") || strings.HasPrefix(request, "watch ") || strings.HasPrefix(request, "get ") || request == preflights
-		})
-		for _, count := range counts {
-			writes += count
-		}
-	}
-	b.report("writes for those pending", float64(writes), "", ptr.To(0.0))
-	return b.lone(ctx, 100, 200*time.Millisecond, 100, 100)
+	must(createAt(b, last, marker, time.Now()))
+	pods := b.seePods(last)
+	b.start()
+	b.figures["ready, s"] = b.late(pods, 1, b.controller.started)[0]
+	b.sleep(30 * time.Second)
+	before := b.controller.cpu()
+	b.sleep(time.Minute)
+	b.figures["idle, % of a core"] = 100 * (b.controller.cpu() - before) / time.Minute.Seconds()
+	b.figures["RSS, MiB"] = b.controller.memory("VmRSS")
+	b.figures["writes for those pending"] = b.requests(namespaces...)["writes"]
+	b.number = 100
+	b.lone(200 * time.Millisecond)
 }
 
-// memory creates and deletes very many Ats, and reports whether their memory is released.
-func (b *bench) memory(ctx context.Context, number int) error {
-	if err := b.start(ctx); err != nil {
-		return err
+// memory reports whether the memory of very many deleted Ats is released.
+func memory(b *bench) {
+	b.start()
+	b.createPending(warmUp) // The controller's base usage is not measured.
+	b.sleep(10 * time.Second)
+	b.deleteNamespaces()
+	b.sleep(time.Minute)
+	before := b.controller.memory("VmRSS")
+	b.createPending(b.number)
+	b.figures["RSS before, MiB"] = before
+	b.figures["RSS with all, MiB"] = b.controller.memory("VmRSS")
+	b.deleteNamespaces()
+	b.sleep(2 * time.Minute)
+	b.figures["RSS two minutes after, MiB"] = b.controller.memory("VmRSS")
+	b.figures["RSS after, to before"] = b.controller.memory("VmRSS") / before
+}
+
+// realNode reports how late the first byte of the output of commands on a real node is, by the
+// time at which the container runtime has read it.
+func realNode(b *bench) {
+	b.start()
+	b.outputs(ats, 1) // The first Pod of a node takes longer.
+	for name, k := range map[string]kind{"At": ats, "CronAt": cronAts, "CronJob": cronJobs} {
+		late := b.outputs(k, b.number)
+		b.figures[name+": first output, s"] = slices.Min(late)
+		b.figures[name+": median output, s"] = median(late)
+		b.figures[name+": last output, s"] = slices.Max(late)
 	}
-	// The controller's base usage is not measured.
-	if err := b.comeAndGo(ctx, warmUp, func() error { return sleep(ctx, 10*time.Second) }); err != nil {
-		return err
+}
+
+func (b *bench) outputs(k kind, number int) (late []float64) {
+	namespace := b.newNamespace()
+	succeeded := b.seePodsThat(namespace, hasSucceeded)
+	due := b.createDue(k, namespace, number)
+	b.late(succeeded, number, due)
+	for name := range succeeded.at {
+		output := get(b.kube.CoreV1().Pods(namespace).GetLogs(name, &corev1.PodLogOptions{Timestamps: true}).DoRaw(b.ctx))
+		first, _, _ := strings.Cut(string(output), " ")
+		late = append(late, get(time.Parse(time.RFC3339Nano, first)).Sub(due).Seconds())
 	}
-	if err := sleep(ctx, time.Minute); err != nil {
-		return err
+	b.deleteNamespaces()
+	return late
+}
+
+// hostileTenants reports how much later Ats start because of what the users of other namespaces
+// do: b.number Ats in each whose Pods a webhook denies or does not admit in time, as many objects
+// that look like the controller's, 20 times as many small Ats with the longest messages, and a
+// fiftieth of it of the largest objects of each shape, edited one after the other.
+func hostileTenants(b *bench) {
+	must(os.Setenv("GOMEMLIMIT", "512000000")) // as in artifacts/deploy/deployment.yaml
+	var tenants []*hostile.Tenant
+	for range hostileNamespaces {
+		tenants = append(tenants, b.newTenant())
 	}
-	before, _, err := b.controller.rss()
-	if err != nil {
-		return err
+	webhook := get(hostile.StartWebhook(b.ctx, b.kube, "hostile", b.namespaces...))
+	defer func() { must(webhook.Stop(context.WithoutCancel(b.ctx))) }()
+	b.sleep(5 * time.Second) // until the API server knows it
+	b.start()
+	const others, gap = 50, 300 * time.Millisecond
+	alone := b.lateness(others, gap)
+	reportLater := func(round string) {
+		late := b.lateness(others, gap)
+		b.figures[round+": median, later by, s"] = median(late) - median(alone)
+		b.figures[round+": last, later by, s"] = slices.Max(late) - slices.Max(alone)
 	}
-	b.report("RSS before", before/mib, "MiB", nil)
-	err = b.comeAndGo(ctx, number, func() error {
-		full, _, err := b.controller.rss()
-		b.report("RSS with all", full/mib, "MiB", nil)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	gone := time.Now()
-	var now float64
-	for time.Since(gone) < 2*time.Minute {
-		if now, _, err = b.controller.rss(); err != nil {
-			return err
+	for _, behavior := range []hostile.Behavior{hostile.Hangs, hostile.Denies, hostile.SaysMuch} {
+		webhook.Behave(behavior)
+		for _, tenant := range tenants {
+			must(tenant.Due(b.ctx, strings.ReplaceAll(behavior.String(), " ", "-"), b.number, time.Now()))
 		}
-		progress("RSS is %.1f MiB, %v after the end, before it was %.1f MiB", now/mib, time.Since(gone).Round(time.Second), before/mib)
-		if err := sleep(ctx, 10*time.Second); err != nil {
-			return err
-		}
+		reportLater("a webhook that " + behavior.String())
 	}
-	b.report("RSS two minutes after", now/mib, "MiB", nil)
-	b.report("RSS after, to before", now/before, "times", ptr.To(1.5))
-	return nil
+	webhook.Behave(hostile.Allows)
+	for _, tenant := range tenants {
+		must(tenant.Forge(b.ctx, b.number))
+	}
+	reportLater("forged objects")
+	must(tenants[1].Many(b.ctx, 20*b.number, time.Now()))
+	reportLater("very many small Ats with long messages")
+	must(tenants[0].Fill(b.ctx, max(1, b.number/50)))
+	editing, stop := context.WithCancel(b.ctx)
+	defer stop()
+	go func() {
+		edits, err := tenants[0].Edit(editing)
+		progress("%d edits of large objects, error: %v", edits, err)
+	}()
+	reportLater("edits of large objects")
+	b.figures["memory at most, MiB"] = b.controller.memory("VmHWM")
+	b.stop()
+	b.start()
+	b.figures["an At that is due 5 s after a restart, later by, s"] = b.lateness(1, gap)[0] - median(alone)
+	reportLater("edits, after a restart")
+	b.figures["memory at most after a restart, MiB"] = b.controller.memory("VmHWM")
+	b.namespaces = nil // Some of their objects have finalizers that nobody removes.
 }
 
-// comeAndGo creates Ats that are due in the far future, calls meanwhile, and deletes the
-// Ats.
-func (b *bench) comeAndGo(ctx context.Context, number int, meanwhile func() error) error {
-	namespaces, err := b.createPending(ctx, number)
-	if err != nil {
-		return err
-	}
-	if err := meanwhile(); err != nil {
-		return err
-	}
-	return b.deleteAts(ctx, namespaces)
-}
-
-// deleteAts deletes all Ats in some namespaces.
-func (b *bench) deleteAts(ctx context.Context, namespaces []string) error {
-	progress("deleting all")
-	return each(ctx, len(namespaces), func(i int) error {
-		ats := b.cnat.CnatV1alpha1().Ats(namespaces[i])
-		// A request must finish within a minute.
-		for {
-			_ = ats.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
-			left, err := ats.List(ctx, metav1.ListOptions{Limit: 1})
-			if err != nil || len(left.Items) == 0 {
-				return err
-			}
-		}
-	})
-}
-
-// tenants creates very many Ats in one namespace and ten in another, all due at one
-// instant.
-func (b *bench) tenants(ctx context.Context, number int) error {
-	many, err := b.newNamespace(ctx)
-	if err != nil {
-		return err
-	}
-	few, err := b.newNamespace(ctx)
-	if err != nil {
-		return err
-	}
-	if err := b.start(ctx); err != nil {
-		return err
-	}
-	pods, err := b.seePods(ctx, few)
-	if err != nil {
-		return err
-	}
-	defer pods.stop()
-	due, err := b.createDue(ctx, many, number)
-	if err != nil {
-		return err
-	}
-	if err := b.createAts(ctx, few, 10, due); err != nil {
-		return err
-	}
-	last, err := pods.wait(ctx, 10, 10*time.Minute, "Pods of the small tenant")
-	if err != nil {
-		return err
-	}
-	b.report("small tenant's last Pod late", last.Sub(due).Seconds(), "s", ptr.To(1.0))
-	return nil
-}
-
-func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
-
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+// newTenant returns a tenant with a namespace and the role edit in it.
+func (b *bench) newTenant() *hostile.Tenant {
+	namespace := b.newNamespace()
+	get(b.kube.RbacV1().RoleBindings(namespace).Create(b.ctx, &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "edit"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: namespace}},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "edit"},
+	}, metav1.CreateOptions{}))
+	config := rest.CopyConfig(b.config)
+	config.Impersonate.UserName = namespace
+	must(b.until(func(ctx context.Context) (bool, error) {
+		// The controller-manager adds the permissions of artifacts/deploy/roles.yaml to the role.
+		review, err := b.kube.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+			User:               namespace,
+			ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "create", Group: v1alpha1.SchemeGroupVersion.Group, Resource: "cronats"},
+		}}, metav1.CreateOptions{})
+		return err == nil && review.Status.Allowed, err
+	}))
+	return &hostile.Tenant{Client: get(dynamic.NewForConfig(config)), Namespace: namespace, Log: progress}
 }
