@@ -32,8 +32,7 @@ import (
 // dryRun asks the API server what would happen if an object were due now, with the permissions of
 // the user. The controller may have other ones. asked says what was accepted, or not tried.
 func (c *cli) dryRun(ctx context.Context, of object) (asked, refused string) {
-	at := &v1alpha1.At{ObjectMeta: metav1.ObjectMeta{Name: of.GetName(), Namespace: of.GetNamespace(), UID: of.GetUID()}}
-	at.Spec.RunSpec = *stateOf(of).run
+	at := atFor(of)
 	if at.Spec.Restart != nil {
 		return c.dryRunRestart(ctx, at)
 	}
@@ -43,6 +42,14 @@ func (c *cli) dryRun(ctx context.Context, of object) (asked, refused string) {
 	}
 	onNodes, refused := c.lookAtNodes(at)
 	return asked + onNodes, refused
+}
+
+// atFor returns an At that runs what an At or a CronAt runs.
+func atFor(of object) *v1alpha1.At {
+	return &v1alpha1.At{
+		ObjectMeta: metav1.ObjectMeta{Name: of.GetName(), Namespace: of.GetNamespace(), UID: of.GetUID()},
+		Spec:       v1alpha1.AtSpec{RunSpec: *stateOf(of).run},
+	}
 }
 
 func (c *cli) dryRunPod(ctx context.Context, at *v1alpha1.At) (asked, refused string) {

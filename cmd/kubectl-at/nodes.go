@@ -117,7 +117,7 @@ func placeOf(spec *v1alpha1.RunSpec) string {
 
 // announceOmitted prints which of the nodes that a new object selects it would leave out now.
 func (c *cli) announceOmitted(of object) {
-	at := &v1alpha1.At{Spec: v1alpha1.AtSpec{RunSpec: *stateOf(of).run}}
+	at := atFor(of)
 	if at.Spec.Nodes == nil {
 		return
 	}

@@ -26,7 +26,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 
-	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
@@ -76,7 +75,7 @@ func references(spec *corev1.PodSpec) (found []referenced) {
 // missing looks, with the permissions of the user, for the objects that the Pod of a run names. It says
 // which do not exist, and for which the user may not look.
 func (c *cli) missing(of object) (missing, notAllowed string) {
-	at := &v1alpha1.At{Spec: v1alpha1.AtSpec{RunSpec: *stateOf(of).run}}
+	at := atFor(of)
 	if at.Spec.Restart != nil {
 		return "", ""
 	}

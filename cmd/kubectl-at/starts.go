@@ -54,14 +54,10 @@ const (
 // note describes what is known about a start.
 func (s *start) note() string {
 	words := map[string]string{startWouldFail: "would fail", startBlocked: "blocked", startSuspended: "suspended", startMayOverlap: "may overlap", startRetries: "tried again"}
-	known := []string{}
-	if s.State != "" {
-		known = append(known, words[s.State])
-	}
+	note := words[s.State]
 	if s.Message != "" {
-		known = append(known, s.Message)
+		note += ": " + s.Message
 	}
-	note := strings.Join(known, ": ")
 	if s.Repeats != "" {
 		note = strings.TrimPrefix(note+"; ", "; ") + "again and again: " + s.Repeats
 	}
