@@ -85,7 +85,7 @@ func main() {
 			// What is measured later finds a larger etcd, so the first of each pair alternates.
 			i = (i + round) % len(binaries)
 			figures := measureOnce(ctx, c, s.measure, *number, binaries[i])
-			progress("round %d of %d, %s: %v", round+1, *rounds, binaries[i], figures)
+			progress("round %d of %d, %s", round+1, *rounds, binaries[i])
 			results[i] = append(results[i], figures)
 		}
 	}
