@@ -1107,6 +1107,25 @@ func TestBurst(t *testing.T) {
 	}
 }
 
+// TestNodesOfSelector starts a run on one of two nodes: the cache does not know which.
+func TestNodesOfSelector(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(t, 2, func(*stage, *http.Request) error { return nil })
+		for _, node := range []string{"a", "b"} {
+			harness.Create(t, s.kube.CoreV1().Nodes(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, Labels: map[string]string{"name": node}}})
+		}
+		s.create(time.Minute, func(at *v1alpha1.At) {
+			at.Spec.Nodes = &v1alpha1.AtNodes{Selector: metav1.LabelSelector{MatchLabels: map[string]string{"name": "a"}}}
+		})
+		time.Sleep(time.Minute + 2*time.Second)
+		status := harness.Get(t, s.cnat.CnatV1alpha1().Ats(name.Namespace), name.Name).Status
+		if status.Nodes == nil || status.Nodes.StartTime == nil || status.Nodes.Desired != 1 {
+			t.Errorf("nodes %+v, want one that may start", status.Nodes)
+		}
+	})
+}
+
 // TestNodesNotKnown lets the list of nodes hang: the Ats that need it wait in the cache, not in a
 // worker, and start when it is there.
 func TestNodesNotKnown(t *testing.T) {

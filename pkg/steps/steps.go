@@ -100,6 +100,9 @@ const (
 	changeDelay = 100 * time.Millisecond
 )
 
+// maxReads is how often a sync reads: the At, and then the rest.
+const maxReads = 2
+
 // Step takes the step that decide returns for a world or, if the caches are not enough for it,
 // for what the API server says. It returns the delay after which to decide again, 0 if that
 // is not necessary, or an error if the step must be retried with back-off.
@@ -107,16 +110,17 @@ func (s *Steps) Step(ctx context.Context, name cache.ObjectName, world *plan.Wor
 	world.Now = s.Clock.Now()
 	decision := decide(*world)
 	logDecision(ctx, world, decision)
-	if decision.Needs != plan.Cached {
+	// What is decided from the At alone may need all the rest: a cache has no selector of nodes.
+	for reads := 0; decision.Needs != plan.Cached; reads++ {
+		if reads == maxReads {
+			return changeDelay, nil
+		}
 		if err := s.read(ctx, name, world, decision.Needs); err != nil {
 			return decision.Delay, err
 		}
 		world.Now = s.Clock.Now()
 		decision = decide(*world)
 		logDecision(ctx, world, decision)
-	}
-	if decision.Needs != plan.Cached {
-		return changeDelay, nil
 	}
 	return s.act(ctx, name, world, decide, decision)
 }
