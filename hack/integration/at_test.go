@@ -140,6 +140,14 @@ const (
 	due    = `[A-Z][a-z]{2} \d+ [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d [^\n]*\n`
 )
 
+// applyCRD installs the CRD as described in docs/install.md, in a test that has its own
+// cluster. In the other tests, it is installed.
+func applyCRD(t *testing.T) {
+	t.Helper()
+	kubectl(t, "", "apply", "-f", crd)
+	eventually(t, "Ats to be served", areServed)
+}
+
 // testKubectlAtNotInstalled uses a cluster without the CRD, and leaves it so.
 func testKubectlAtNotInstalled(t *testing.T) {
 	const hint = `[^\n]*the server could not find the requested resource[^\n]*\nThe cluster does not know ats: cnat is not installed, or too old\. Install it with [^\n]*\n`
