@@ -17,6 +17,7 @@ limitations under the License.
 package main
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -78,7 +79,7 @@ With --since, show what has run since then, with what failed first.`,
   kubectl at agenda --since 12h
   kubectl at agenda --until 31d -o ics > team.ics`,
 		Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			found := &agenda{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.SchemeGroupVersion.String(), Kind: "Agenda"}}
 			if err := c.setBounds(flags, found); err != nil {
 				return err
@@ -89,7 +90,7 @@ With --since, show what has run since then, with what failed first.`,
 			if flags.table.WithNamespace {
 				c.namespace = ""
 			}
-			if err := c.fill(found, flags); err != nil {
+			if err := c.fill(cmd.Context(), found, flags); err != nil {
 				return err
 			}
 			return c.printAgenda(found, flags)
@@ -144,7 +145,7 @@ func (c *cli) bound(flag, value string, direction time.Duration) (time.Time, err
 }
 
 // fill reads the objects that the agenda is made of.
-func (c *cli) fill(found *agenda, flags *agendaFlags) error {
+func (c *cli) fill(ctx context.Context, found *agenda, flags *agendaFlags) error {
 	ats, err := c.listAts(flags.selector)
 	if err != nil {
 		return err
@@ -159,7 +160,8 @@ func (c *cli) fill(found *agenda, flags *agendaFlags) error {
 		return err
 	}
 	cronJobs, err := listIfAllowed[*batchv1.CronJob](c, "cronjobs", flags.selector)
-	found.Starts = startsOf(ats, cronAts, cronJobs, found.From, found.Until)
+	freezes, _ := c.freezes(ctx, c.namespace) // as far as the user may read them
+	found.Starts = startsOf(ats, cronAts, cronJobs, freezes, found.From, found.Until)
 	return err
 }
 

@@ -139,6 +139,23 @@ func TestAgenda(t *testing.T) {
 				"2026-03-28 09:12:00 UTC in 19h12m at/would-fail would fail: If it were due now: no Secret",
 			},
 		},
+		"Freezes: an At waits, a CronAt skips the time, and a CronJob knows nothing of it": {
+			objects: []runtime.Object{
+				newAt("at", nil), newCronAt("backup", observed), newAt("later", func(at *v1alpha1.At) { at.Spec.Schedule = "2026-03-28T13:00:00Z" }),
+				&v1alpha1.Freeze{
+					ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "night"},
+					Spec:       v1alpha1.FreezeSpec{Reason: "ask #ops", Windows: []v1alpha1.FreezeWindow{{From: "2026-03-27T20:00:00Z", Until: "2026-03-28T12:00:00Z"}}},
+				},
+			},
+			cronJobs: []runtime.Object{cronJobAt("clean", "0 21 * * *")},
+			stdout: []string{
+				header,
+				"2026-03-27 21:00:00 UTC in 7h cronjob/clean -",
+				"2026-03-28 02:00:00 UTC in 12h cronat/backup skipped: Freeze night holds until 2026-03-28T12:00:00Z: ask #ops",
+				"2026-03-28 09:12:00 UTC in 19h12m at/at waits: Freeze night holds until 2026-03-28T12:00:00Z: ask #ops",
+				"2026-03-28 13:00:00 UTC in 23h at/later -",
+			},
+		},
 		"the run before takes longer": {
 			args: []string{"--until", "2d"},
 			objects: []runtime.Object{
@@ -308,7 +325,7 @@ func TestAgendaOfMany(t *testing.T) {
 			cronAt.Spec.Schedule, cronAt.Status.ObservedSchedule.Schedule = "* * * * *", "* * * * *"
 		})
 	}
-	if starts := startsOf(nil, cronAts, nil, now, now.Add(24*time.Hour)); len(starts) != len(cronAts) {
+	if starts := startsOf(nil, cronAts, nil, nil, now, now.Add(24*time.Hour)); len(starts) != len(cronAts) {
 		t.Errorf("%d starts", len(starts))
 	}
 }

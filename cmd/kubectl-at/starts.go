@@ -28,6 +28,7 @@ import (
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
+	"programming-kubernetes.info/cnat-controller/pkg/freeze"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
@@ -49,11 +50,13 @@ const (
 	startSuspended  = "Suspended"  // it does not start until it is resumed
 	startMayOverlap = "MayOverlap" // the run before may not have ended by then
 	startRetries    = "Retries"    // the run has failed and is tried again
+	startFrozen     = "Frozen"     // it waits for the end of a Freeze
+	startSkipped    = "Skipped"    // its CronAt skips it because of a Freeze
 )
 
 // note describes what is known about a start.
 func (s *start) note() string {
-	words := map[string]string{startWouldFail: "would fail", startBlocked: "blocked", startSuspended: "suspended", startMayOverlap: "may overlap", startRetries: "tried again"}
+	words := map[string]string{startWouldFail: "would fail", startBlocked: "blocked", startSuspended: "suspended", startMayOverlap: "may overlap", startRetries: "tried again", startFrozen: "waits", startSkipped: "skipped"}
 	note := words[s.State]
 	if s.Message != "" {
 		note += ": " + s.Message
@@ -65,7 +68,7 @@ func (s *start) note() string {
 }
 
 // startsOf returns what starts from now until a time. The Ats of the nodes of an At are part of that.
-func startsOf(ats []*v1alpha1.At, cronAts []*v1alpha1.CronAt, cronJobs []*batchv1.CronJob, now, until time.Time) (all []start) {
+func startsOf(ats []*v1alpha1.At, cronAts []*v1alpha1.CronAt, cronJobs []*batchv1.CronJob, freezes *freeze.Set, now, until time.Time) (all []start) {
 	for _, at := range ats {
 		if s, starts := startOfAt(at, now); starts && !s.Time.After(until) {
 			all = append(all, s)
@@ -74,6 +77,9 @@ func startsOf(ats []*v1alpha1.At, cronAts []*v1alpha1.CronAt, cronJobs []*batchv
 	took := durations(ats)
 	for _, cronAt := range cronAts {
 		all = append(all, startsOfCronAt(cronAt, took[string(cronAt.UID)], now, until)...)
+	}
+	for i := range all {
+		all[i].setFrozen(freezes, now)
 	}
 	for _, cronJob := range cronJobs {
 		all = append(all, startsOfCronJob(cronJob, now, until)...)
@@ -113,6 +119,18 @@ func (s *start) setState(now time.Time) {
 		s.State, s.Message = startBlocked, blocked.Message
 	case isUnattended(s.object, now):
 		s.State, s.Message = startBlocked, "there is no controller"
+	}
+}
+
+// setFrozen sets what a Freeze does to a start: an At waits, and a CronAt skips the time.
+func (s *start) setFrozen(freezes *freeze.Set, now time.Time) {
+	hold := freezes.Holding(freeze.NewSubject(s.object), later(s.Time, now))
+	if hold == nil || s.State == startSuspended {
+		return
+	}
+	s.State, s.Message = startFrozen, hold.String()
+	if s.Kind == v1alpha1.CronAtKind {
+		s.State = startSkipped
 	}
 }
 
