@@ -272,7 +272,14 @@ say "What would fail at 2 am is reported now"
 run kubectl at "${night}" --name "shop-backup${suffix}" --retries 2 --env-from secret/shop-db --rehearse --check -- ./backup 2>&1 | tee "${tmp}/night" || true # checked below
 our_ats+=("$(sed -n 's/ created$//p' "${tmp}/night")")
 grep -q 'secret "shop-db" not found' "${tmp}/night" || fail "the missing Secret is not reported"
-run kubectl at list
+
+say "What starts until tomorrow, and what will not, in one table"
+our_ats+=("cronat/tidy${suffix}" "freeze/tidy${suffix}")
+run kubectl at every "30 2 * * *" --name "tidy${suffix}" -- ./tidy
+run kubectl at freeze "tidy${suffix}" "cronat/tidy${suffix}" until "+ 3 days" --reason "we are moving"
+run kubectl at agenda 2>&1 | tee "${tmp}/agenda" || true # checked below
+grep -q 'would fail.*secret "shop-db" not found' "${tmp}/agenda" || fail "the agenda does not say what would fail"
+grep -q "skipped: Freeze tidy${suffix} .*we are moving" "${tmp}/agenda" || fail "the agenda does not say what is skipped"
 
 # In its own cluster, everything ends with the cluster, except a controller on this machine.
 if [[ -n "${keep}" && (-z "${CNAT_DEMO_DIR:-}" || -n "${controller}") ]]; then
