@@ -186,7 +186,7 @@ func TestNext(t *testing.T) {
 	}
 	for at := start; len(got) < len(want); {
 		begin, end := f.Next(at)
-		if f.heldUntil(begin) != end || f.heldUntil(begin.Add(-time.Second)) == end {
+		if !f.heldUntil(begin).Equal(end) || f.heldUntil(begin.Add(-time.Second)).Equal(end) {
 			t.Errorf("from %s until %s: holds until %s", begin, end, f.heldUntil(begin))
 		}
 		got = append(got, begin.UTC().Format(time.RFC3339), end.UTC().Format(time.RFC3339))

@@ -164,7 +164,7 @@ func TestFreezeSpread(t *testing.T) {
 		cronAt.Spec.SpreadSeconds, cronAt.Status.ObservedSchedule.SpreadSeconds = &spread, spread
 	})
 	due := ten.Add(shiftOf(cronAt))
-	if due == ten {
+	if due.Equal(ten) {
 		t.Fatal("no shift")
 	}
 	for name, tc := range map[string]struct {
