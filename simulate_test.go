@@ -296,6 +296,8 @@ func TestLogHasNoTexts(t *testing.T) {
 				if err := <-ended; err != nil {
 					t.Error(err)
 				}
+				lock.Lock()
+				defer lock.Unlock()
 				if !strings.Contains(log.String(), tc.want) {
 					t.Errorf("the log does not have %q", tc.want)
 				}

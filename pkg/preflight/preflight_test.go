@@ -121,7 +121,7 @@ func run(t *testing.T, test func(f *fixture)) {
 			f.note(&f.reads, action.(clienttesting.GetAction).GetName())
 			return false, nil, nil
 		})
-		f.Preflight = New(Clients{Cnat: f.cnat, Kube: kubeClient, QPS: 5, Rehearsals: 10, NamespaceRehearsals: 2}, func(context.Context) ([]*corev1.Node, error) { return f.nodes, f.nodesErr }, plan.Defaults{Image: "image"}, clock.RealClock{})
+		f.Preflight = New(Clients{Cnat: f.cnat, Kube: kubeClient, QPS: 5, Rehearsals: 10, NamespaceRehearsals: 2}, f.listNodes, plan.Defaults{Image: "image"}, clock.RealClock{})
 		changed := func(name cache.ObjectName) {
 			f.lock.Lock()
 			defer f.lock.Unlock()
@@ -143,6 +143,12 @@ func run(t *testing.T, test func(f *fixture)) {
 		synctest.Wait() // It has looked for Pods of rehearsals, so that test can add reactors.
 		test(f)
 	})
+}
+
+func (f *fixture) listNodes(context.Context) ([]*corev1.Node, error) {
+	f.lock.Lock()
+	defer f.lock.Unlock()
+	return f.nodes, f.nodesErr
 }
 
 // setAnswer changes the answer.
@@ -406,7 +412,9 @@ func TestNodesNotCached(t *testing.T) {
 		at := f.at("a", 24*time.Hour, func(at *v1alpha1.At) { at.Spec.Node = "n1" })
 		f.add(1500*time.Millisecond, at)
 		f.wantForecast(at, nil)
+		f.lock.Lock()
 		f.nodesErr = nil
+		f.lock.Unlock()
 		time.Sleep(time.Second)
 		synctest.Wait()
 		f.wantForecast(at, &plan.Forecast{Reason: v1alpha1.ReasonNodeGone, Message: "Node n1 does not exist."})
