@@ -181,12 +181,12 @@ func (f *freezing) window(split *freezeArgs) (window v1alpha1.FreezeWindow, err 
 	if from.After(f.now()) { // "until monday" is the first one after from.
 		after.now = func() time.Time { return from }
 	}
-	until, _, err := after.parseTime(split.until, timespec.Options{})
+	until, _, err := after.parseTime(split.until, timespec.Options{AllowPast: true})
 	if err != nil {
 		return window, err
 	}
 	if !until.Instant.After(from) {
-		return window, usageError("the Freeze would end at %s, before it begins at %s", until.Instant.Format(longTime), from.Format(longTime))
+		return window, usageError("the Freeze would end at %s, before it begins at %s: write a later time after until", until.Instant.In(f.local()).Format(longTime), from.In(f.local()).Format(longTime))
 	}
 	seconds := func(t time.Time) v1alpha1.FreezeTime {
 		return v1alpha1.FreezeTime(t.In(f.local()).Format(time.RFC3339))

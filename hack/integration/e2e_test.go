@@ -365,6 +365,9 @@ func TestExamples(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			if strings.Contains(string(content), "kind: "+v1alpha1.FreezeKind) {
+				return // It runs nothing.
+			}
 			schedule := time.Now().UTC().Format("2006-01-02T15:04:05Z")
 			if strings.Contains(string(content), "timeZone: ") {
 				schedule = strings.TrimSuffix(schedule, "Z")
