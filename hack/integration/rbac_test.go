@@ -190,12 +190,13 @@ func permission(scope, verb, group, resource, name string) string {
 // TestPermissionsComeLate runs a controller without them.
 var finalizers = []string{everywhere + ": update ats/finalizers." + cnat.GroupName, everywhere + ": update cronats/finalizers." + cnat.GroupName}
 
-// held returns the permissions that only tests with a node use, such as those for -hold-permissions: in
-// this cluster, a controller that holds them would work in the namespaces of all tests.
+// held returns the permissions that only tests with a node or with a cluster of their own use, such as those
+// for -hold-permissions: in this cluster, a controller that holds them would work in the namespaces of all tests.
 func held() map[string]bool {
 	asked := map[string]bool{
-		permission(inside, "get", "", "namespaces", ""):  true,
-		permission(everywhere, "list", "", "events", ""): true, // TestPodDoesNotStart has Pods that wait for long.
+		permission(inside, "get", "", "namespaces", ""):      true,
+		permission(everywhere, "list", "", "events", ""):     true, // TestPodDoesNotStart has Pods that wait for long.
+		permission(everywhere, "list", "", "namespaces", ""): true, // TestFreeze selects namespaces.
 	}
 	for _, verb := range []string{"get", "patch"} {
 		asked[permission(inside, verb, "", "serviceaccounts", serviceAccount)] = true
