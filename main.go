@@ -396,13 +396,9 @@ func (p *program) run(ctx context.Context) error {
 			return fmt.Errorf("find the permissions for -hold-permissions: %w", err)
 		}
 	}
-	// The informers run before the election, so that the caches of a standby are filled.
-	if waitFor(ctx, "Ats", func(ctx context.Context) error { return listAts(ctx, p.cnatClient, p.namespace) }) == nil {
-		p.podFactory.StartWithContext(ctx)
-		p.atFactory.StartWithContext(ctx)
-		go p.freezes.Run(ctx)
-		go p.startCronAts(ctx) // Without them, Ats must run all the same.
-	}
+	// The informers run before the election, so that the caches of a standby are filled. A controller
+	// that is refused holds its permissions all the same, and releases them when it is uninstalled.
+	go p.startInformers(ctx)
 	var led atomic.Bool
 	work := func(ctx context.Context) {
 		led.Store(true)
@@ -430,6 +426,17 @@ func (p *program) run(ctx context.Context) error {
 		p.lastWork(ctx, held, work)
 	}
 	return err
+}
+
+// startInformers starts the informers once Ats can be listed.
+func (p *program) startInformers(ctx context.Context) {
+	if waitFor(ctx, "Ats", func(ctx context.Context) error { return listAts(ctx, p.cnatClient, p.namespace) }) != nil {
+		return
+	}
+	p.podFactory.StartWithContext(ctx)
+	p.atFactory.StartWithContext(ctx)
+	go p.freezes.Run(ctx)
+	p.startCronAts(ctx) // Without them, Ats must run all the same.
 }
 
 // startCronAts starts the informer of CronAts once they can be listed.
