@@ -67,7 +67,7 @@ cp -r artifacts/olm/metadata artifacts/olm/tests "${bundle}/"
     printf 'COPY %s /%s/\n' manifests{,} metadata{,} tests{,}
 } >"${bundle}/Dockerfile"
 go -C hack/tools/olm run . "${bundle}" "${PWD}/artifacts/olm/csv.yaml" "${dir}/install.yaml" \
-    "${PWD}"/artifacts/examples/cnat-example{,-cronat}.yaml
+    "${PWD}"/artifacts/examples/cnat-example{,-cronat,-freeze}.yaml
 pack "${dir}/cnat-olm-bundle.tar.gz" "${dir}" bundle
 
 # The section of this version.
