@@ -197,6 +197,7 @@ func TestAbsent(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := start(t)
 				w.create(t, "team", "own", nil)
+				synctest.Wait()
 				w.transport.refusal.Store(refusal)
 				time.Sleep(10 * time.Minute)
 				w.expect(t, "team", "")

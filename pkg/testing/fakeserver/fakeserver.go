@@ -117,7 +117,8 @@ type change struct {
 
 // New returns a server without objects.
 func New(wallClock clock.PassiveClock) *Server {
-	s := &Server{clock: wallClock, objects: map[target]*unstructured.Unstructured{}}
+	// As those of etcd, versions begin at 1: a watch from 0 would begin at any version.
+	s := &Server{clock: wallClock, objects: map[target]*unstructured.Unstructured{}, forgotten: 1}
 	s.changed = sync.NewCond(&s.lock)
 	return s
 }
