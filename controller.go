@@ -100,7 +100,7 @@ func NewController(
 		return nil, err
 	}
 	c := &Controller{cache: known, clock: wallClock}
-	c.queue = queue.NewRetrying("ats", c.isDue, wallClock)
+	c.queue = queue.NewRetrying("ats", c.dueSince, wallClock)
 	logger := klog.FromContext(ctx)
 	atHandler, err := atInformer.TypedInformer().AddTypedEventHandler(informers.AtDetailedHandlerFuncs{
 		AddFunc:    func(at *v1alpha1.At, isInInitialList bool) { c.addAt(logger, at, isInInitialList) },
@@ -404,14 +404,18 @@ func (c *Controller) enqueueStep(at *v1alpha1.At, now time.Time) {
 	c.queue.AddStep(name, hasStep, decision.Delay)
 }
 
-// isDue reports whether an At is due and has no Pod yet: it goes first in the queue.
-func (c *Controller) isDue(name cache.ObjectName) bool {
+// dueSince returns the time of an At that is due and has no Pod yet, or zero: these go first in the
+// queue.
+func (c *Controller) dueSince(name cache.ObjectName) time.Time {
 	at := c.cache.At(name)
 	if at == nil || len(c.cache.PodsOf(name)) > 0 {
-		return false
+		return time.Time{}
 	}
-	state, _ := plan.StateOf(at, c.cache.ParentOf(at), c.clock.Now())
-	return state == plan.StateDue || state == plan.StateFrozen
+	if state, _ := plan.StateOf(at, c.cache.ParentOf(at), c.clock.Now()); state != plan.StateDue && state != plan.StateFrozen {
+		return time.Time{}
+	}
+	due, _ := plan.Instant(&at.Spec)
+	return due
 }
 
 // HasSynced returns true once the caches have synced.

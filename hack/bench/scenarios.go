@@ -19,6 +19,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -45,7 +46,9 @@ var scenarios = map[string]scenario{
 	"cronats":    {cronAt, 2, map[string]float64{"CronAts: last Pod, to Ats": 2, "spread over a minute: most in a second, of 1,000": 40}},
 	"nodes":      {nodes, 1, map[string]float64{"one At: DONE, to separate Ats": 1.3}},
 	"tenants":    {tenants, 1, map[string]float64{"the small tenant's last Pod, s": 1}},
-	"pending":    {pending, 1, map[string]float64{"ready, s": 20, "idle, % of a core": 0.1, "RSS, MiB": 130, "writes for those pending": 0, "p99, ms": 100}},
+	"release":    {release, 1, map[string]float64{"Pods out of order, % of all": 1, "the other tenant's last Pod, s": 1}},
+	"pending":    {pending(0), 1, pendingLimits},
+	"freezes":    {pending(1000), 1, pendingLimits},
 	"memory":     {memory, 1, map[string]float64{"RSS after, to before": 1.5}},
 	"node":       {realNode, 1, nil}, // needs a node
 	"hostile":    {hostileTenants, 0, nil},
@@ -55,6 +58,8 @@ var burstLimits = map[string]float64{
 	"last Pod, to the floor": 1.2, "all DONE, to the floor": 1.15,
 	"requests for each run: writes": 4, "requests for each run: reads": 0.05, "requests for each run: events": 2,
 }
+
+var pendingLimits = map[string]float64{"ready, s": 20, "idle, % of a core": 0.1, "RSS, MiB": 130, "writes for those pending": 0, "p99, ms": 100}
 
 const (
 	// marker is the At, among the pending ones, that the controller processes last. It is due.
@@ -111,6 +116,47 @@ func tenants(b *bench) {
 	b.figures["the small tenant's last Pod, s"] = slices.Max(b.late(pods, 10, due))
 }
 
+// release ends a Freeze for which very many Ats of one namespace wait, when ten of another are due. It
+// reports how far from the order of their times the Pods come.
+func release(b *bench) {
+	many, few := b.newNamespace(), b.newNamespace()
+	now := time.Now()
+	until := now.Add(30*time.Second + time.Duration(b.number)*20*time.Millisecond).Truncate(time.Second)
+	b.createFreeze(many, v1alpha1.FreezeWindow{From: freezeTime(now), Until: freezeTime(until)})
+	b.start()
+	pods, others := b.seePods(many), b.seePods(few)
+	b.each(b.number, func(i int) error {
+		return createAt(b, many, fmt.Sprintf("at-%06d", i), now.Add(-time.Duration(i)*time.Millisecond)) // the last is due first
+	})
+	b.createAts(few, 10, until)
+	b.figures["last Pod, s"] = slices.Max(b.late(pods, b.number, until))
+	b.figures["the other tenant's last Pod, s"] = slices.Max(b.late(others, 10, until))
+	b.figures["Pods out of order, % of all"] = 100 * float64(outOfOrder(pods)) / float64(b.number)
+}
+
+// outOfOrder returns how many places the Pod that is farthest from its place is away from it, if the last
+// name should be seen first.
+func outOfOrder(pods *seen) (places int) {
+	names := slices.SortedFunc(maps.Keys(pods.at), func(a, b string) int { return pods.at[a].Compare(pods.at[b]) })
+	order := slices.Sorted(slices.Values(names))
+	for i, name := range names {
+		place, _ := slices.BinarySearch(order, name)
+		places = max(places, len(names)-1-place-i, i-(len(names)-1-place))
+	}
+	return places
+}
+
+func freezeTime(at time.Time) v1alpha1.FreezeTime {
+	return v1alpha1.FreezeTime(at.UTC().Format(time.RFC3339))
+}
+
+func (b *bench) createFreeze(namespace string, window v1alpha1.FreezeWindow) {
+	get(b.cnat.CnatV1alpha1().Freezes(namespace).Create(b.ctx, &v1alpha1.Freeze{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "freeze-"},
+		Spec:       v1alpha1.FreezeSpec{Windows: []v1alpha1.FreezeWindow{window}},
+	}, metav1.CreateOptions{}))
+}
+
 func (b *bench) createAts(namespace string, number int, due time.Time) {
 	b.each(number, func(i int) error { return createAt(b, namespace, fmt.Sprintf("at-%06d", i), due) })
 }
@@ -126,9 +172,19 @@ func (b *bench) createPending(number int) (namespaces []string) {
 	return namespaces
 }
 
-// pending reports what very many pending Ats cost.
-func pending(b *bench) {
-	namespaces := b.createPending(b.number)
+// pending reports what very many pending Ats cost, with a number of Freezes in their namespaces.
+func pending(freezes int) func(b *bench) {
+	return func(b *bench) {
+		namespaces := b.createPending(b.number)
+		for i := range freezes {
+			b.createFreeze(namespaces[i%len(namespaces)], v1alpha1.FreezeWindow{Schedule: "0 18 1 1 *", DurationSeconds: 3600})
+		}
+		b.idle(namespaces)
+	}
+}
+
+// idle starts the controller, and reports what it costs while nothing is due, and how late an At is then.
+func (b *bench) idle(namespaces []string) {
 	last := slices.Max(namespaces)
 	must(createAt(b, last, marker, time.Now()))
 	pods := b.seePods(last)

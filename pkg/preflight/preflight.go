@@ -144,12 +144,14 @@ func New(clients Clients, nodes func(context.Context) ([]*corev1.Node, error), d
 
 // newQueue returns a queue of items. What is due soon goes first.
 func (p *Preflight) newQueue(name string) *queue.Queue {
-	isUrgent := func(item cache.ObjectName) bool {
+	dueSoon := func(item cache.ObjectName) time.Time {
 		checks, name := p.objectOf(item)
-		s := checks.cached(name)
-		return s.at != nil && s.due().Sub(p.clock.Now()) <= urgentTime
+		if s := checks.cached(name); s.at != nil && s.due().Sub(p.clock.Now()) <= urgentTime {
+			return s.due()
+		}
+		return time.Time{}
 	}
-	return queue.New(name, isUrgent, workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minBackoff, maxBackoff), p.clock)
+	return queue.New(name, dueSoon, workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minBackoff, maxBackoff), p.clock)
 }
 
 // Checks are the preflights of one kind of objects. If they are nil, preflights are turned

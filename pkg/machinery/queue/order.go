@@ -17,23 +17,25 @@ limitations under the License.
 package queue
 
 import (
+	"cmp"
 	"sync"
+	"time"
 
+	"github.com/google/btree"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/buffer"
 )
 
-// order is the storage of a Queue. It has two lanes, of which the first is for what is urgent.
-// In each of them, the namespaces take turns.
+// order is the storage of a Queue. It has two lanes, of which the first is for what is due. In each
+// of them, the namespaces take turns.
 type order struct {
-	isUrgent func(cache.ObjectName) bool // nil: none is
+	dueSince func(cache.ObjectName) time.Time // nil: nothing is due
 
-	lock  sync.Mutex
-	lanes [2]lane
-	// laneOf has the lane of each item in the queue. What an item has left in another lane does not
-	// count.
-	laneOf  map[cache.ObjectName]int
+	lock    sync.Mutex
+	lanes   [2]lane
+	entries map[cache.ObjectName]entry
+	pushed  int
 	waiting map[string]int // the number of items in the queue, by namespace
 
 	total, perNamespace int            // see Queue.StartLimited
@@ -44,11 +46,11 @@ type order struct {
 
 var _ workqueue.Queue[cache.ObjectName] = &order{}
 
-func newOrder(isUrgent func(cache.ObjectName) bool) *order {
-	o := &order{isUrgent: isUrgent, laneOf: map[cache.ObjectName]int{}, waiting: map[string]int{}, inFlight: map[string]int{}}
+func newOrder(dueSince func(cache.ObjectName) time.Time) *order {
+	o := &order{dueSince: dueSince, entries: map[cache.ObjectName]entry{}, waiting: map[string]int{}, inFlight: map[string]int{}}
 	o.start(maxInFlight, maxInFlight)
 	for i := range o.lanes {
-		o.lanes[i].items = map[string]*buffer.Ring[cache.ObjectName]{}
+		o.lanes[i].items = map[string]*btree.BTreeG[entry]{}
 	}
 	return o
 }
@@ -65,13 +67,13 @@ func (o *order) shutDown() {
 	o.isShutDown = true
 }
 
-// Touch implements workqueue.Queue: an item that is in the queue may have become urgent.
+// Touch implements workqueue.Queue: an item that is in the queue may have become due.
 func (o *order) Touch(item cache.ObjectName) {
 	o.lock.Lock()
 	defer o.lock.Unlock()
-	if to := o.choose(item); to < o.laneOf[item] {
-		o.laneOf[item] = to
-		o.lanes[to].push(item)
+	if was := o.entries[item]; was.due.IsZero() {
+		o.laneOf(was).remove(was)
+		o.insert(item, was.number)
 	}
 }
 
@@ -79,18 +81,25 @@ func (o *order) Touch(item cache.ObjectName) {
 func (o *order) Push(item cache.ObjectName) {
 	o.lock.Lock()
 	defer o.lock.Unlock()
-	to := o.choose(item)
-	o.laneOf[item] = to
-	o.lanes[to].push(item)
+	o.pushed++
+	o.insert(item, o.pushed)
 	o.waiting[item.Namespace]++
 }
 
-// choose returns the lane for an item.
-func (o *order) choose(item cache.ObjectName) int {
-	if o.isUrgent != nil && o.isUrgent(item) {
-		return 0
+func (o *order) insert(item cache.ObjectName, number int) {
+	added := entry{item: item, number: number}
+	if o.dueSince != nil {
+		added.due = o.dueSince(item)
 	}
-	return 1
+	o.entries[item] = added
+	o.laneOf(added).insert(added)
+}
+
+func (o *order) laneOf(e entry) *lane {
+	if e.due.IsZero() {
+		return &o.lanes[1]
+	}
+	return &o.lanes[0]
 }
 
 // Len implements workqueue.Queue. Items of a namespace that is not open do not count: the end of
@@ -100,7 +109,7 @@ func (o *order) Len() int {
 	defer o.lock.Unlock()
 	for namespace := range o.waiting { // There are few in flight, so few are not open.
 		if !o.isShutDown && o.isOpen(namespace) {
-			return len(o.laneOf)
+			return len(o.entries)
 		}
 	}
 	return 0
@@ -111,23 +120,17 @@ func (o *order) Pop() cache.ObjectName {
 	o.lock.Lock()
 	defer o.lock.Unlock()
 	for i := range o.lanes {
-		for {
-			item, ok := o.lanes[i].pop(o.isOpen)
-			if !ok {
-				break
-			}
-			if lane, isQueued := o.laneOf[item]; isQueued && lane == i {
-				o.begin(item)
-				return item
-			}
+		if first, ok := o.lanes[i].pop(o.isOpen); ok {
+			o.begin(first.item)
+			return first.item
 		}
 	}
 	return cache.ObjectName{}
 }
 
 func (o *order) begin(item cache.ObjectName) {
-	if delete(o.laneOf, item); len(o.laneOf) == 0 {
-		o.laneOf = map[cache.ObjectName]int{} // A map never shrinks.
+	if delete(o.entries, item); len(o.entries) == 0 {
+		o.entries = map[cache.ObjectName]entry{} // A map never shrinks.
 	}
 	if o.waiting[item.Namespace]--; o.waiting[item.Namespace] == 0 {
 		delete(o.waiting, item.Namespace)
@@ -159,37 +162,56 @@ func (o *order) isOpen(namespace string) bool {
 	}
 }
 
-// lane has items in the order in which they were added, by namespace.
+// entry is an item in the queue.
+type entry struct {
+	item   cache.ObjectName
+	due    time.Time // zero: not yet
+	number int       // of the Push
+}
+
+func goesFirst(a, b entry) bool {
+	return cmp.Or(a.due.Compare(b.due), cmp.Compare(a.number, b.number)) < 0
+}
+
+// lane has items by namespace: those that have been due for longest go first, or else those that
+// were added first.
 type lane struct {
-	items map[string]*buffer.Ring[cache.ObjectName] // none is empty
-	turns buffer.Ring[string]                       // the namespaces that have items
+	items map[string]*btree.BTreeG[entry]
+	turns buffer.Ring[string] // the keys of items
 }
 
-func (l *lane) push(item cache.ObjectName) {
-	items := l.items[item.Namespace]
-	if items == nil {
-		items = &buffer.Ring[cache.ObjectName]{}
-		l.items[item.Namespace] = items
-		l.turns.WriteOne(item.Namespace)
+// degree of the trees. Most of them have few items.
+const degree = 8
+
+func (l *lane) insert(added entry) {
+	namespace := added.item.Namespace
+	if l.items[namespace] == nil {
+		l.items[namespace] = btree.NewG(degree, goesFirst)
+		l.turns.WriteOne(namespace)
 	}
-	items.WriteOne(item)
+	l.items[namespace].ReplaceOrInsert(added)
 }
 
-// pop removes and returns the next item whose namespace is open.
-func (l *lane) pop(isOpen func(namespace string) bool) (cache.ObjectName, bool) {
+func (l *lane) remove(e entry) { l.items[e.item.Namespace].Delete(e) }
+
+// pop removes and returns the first item of the next namespace that is open.
+func (l *lane) pop(isOpen func(namespace string) bool) (entry, bool) {
 	for range l.turns.Len() {
 		namespace, _ := l.turns.ReadOne()
-		if !isOpen(namespace) {
-			l.turns.WriteOne(namespace)
-			continue
+		items := l.items[namespace]
+		var first entry
+		found := false
+		if isOpen(namespace) {
+			first, found = items.DeleteMin()
 		}
-		item, _ := l.items[namespace].ReadOne()
-		if l.items[namespace].Len() > 0 {
+		if items.Len() > 0 {
 			l.turns.WriteOne(namespace)
 		} else {
 			delete(l.items, namespace)
 		}
-		return item, true
+		if found {
+			return first, true
+		}
 	}
-	return cache.ObjectName{}, false
+	return entry{}, false
 }

@@ -41,7 +41,8 @@ const (
 // default for the requests of all service accounts.
 const maxInFlight = 128
 
-// Queue is a rate-limited workqueue. What is urgent goes first, and the namespaces take turns.
+// Queue is a rate-limited workqueue. What is due goes first, in the order of
+// its times, and the namespaces take turns.
 // The requests of one namespace can take long, such as because of an admission webhook that
 // hangs, so the items of a namespace that are processed at the same time are limited: see Start.
 type Queue struct {
@@ -50,10 +51,10 @@ type Queue struct {
 	clock clock.Clock
 }
 
-// New returns a Queue. name is for its metrics. isUrgent, which may be nil, tells whether an
-// item goes first; it is asked each time the item is added.
-func New(name string, isUrgent func(cache.ObjectName) bool, limiter workqueue.TypedRateLimiter[cache.ObjectName], wallClock clock.WithTicker) *Queue {
-	storage := newOrder(isUrgent)
+// New returns a Queue. name is for its metrics. dueSince, which may be nil, returns since when an
+// item is due, or zero if it is not; it is asked each time the item is added.
+func New(name string, dueSince func(cache.ObjectName) time.Time, limiter workqueue.TypedRateLimiter[cache.ObjectName], wallClock clock.WithTicker) *Queue {
+	storage := newOrder(dueSince)
 	return &Queue{order: storage, clock: wallClock, TypedRateLimitingInterface: workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[cache.ObjectName]{
 		DelayingQueue: workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[cache.ObjectName]{
 			Name: name, Clock: wallClock,
@@ -63,8 +64,8 @@ func New(name string, isUrgent func(cache.ObjectName) bool, limiter workqueue.Ty
 }
 
 // NewRetrying returns a Queue for Run.
-func NewRetrying(name string, isUrgent func(cache.ObjectName) bool, wallClock clock.WithTicker) *Queue {
-	return New(name, isUrgent, jittered{workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minBackoff, maxBackoff)}, wallClock)
+func NewRetrying(name string, dueSince func(cache.ObjectName) time.Time, wallClock clock.WithTicker) *Queue {
+	return New(name, dueSince, jittered{workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minBackoff, maxBackoff)}, wallClock)
 }
 
 type jittered struct {

@@ -32,29 +32,33 @@ import (
 // TestOrder pushes and touches items, given as namespace/name, and pops all.
 func TestOrder(t *testing.T) {
 	for name, tc := range map[string]struct {
-		push   []string // capital letters are urgent
-		urgent string   // become urgent in the queue
-		want   []string
+		push []string // capital letters are due since then, digits are not
+		due  string   // become due in the queue
+		want []string
 	}{
 		"empty":                            {},
 		"one namespace: first come":        {push: []string{"a/1", "a/2", "a/3"}, want: []string{"a/1", "a/2", "a/3"}},
 		"the few do not wait for the many": {push: []string{"a/1", "a/2", "a/3", "b/1", "b/2"}, want: []string{"a/1", "b/1", "a/2", "b/2", "a/3"}},
 		"each in turn":                     {push: []string{"a/1", "b/1", "b/2", "c/1", "a/2"}, want: []string{"a/1", "b/1", "c/1", "a/2", "b/2"}},
-		"urgent ones first":                {push: []string{"a/x", "a/A", "b/x", "b/B", "b/C"}, want: []string{"a/A", "b/B", "b/C", "a/x", "b/x"}},
-		"one becomes urgent":               {push: []string{"a/x", "a/y", "a/z"}, urgent: "y", want: []string{"a/y", "a/x", "a/z"}},
-		"all become urgent":                {push: []string{"a/x", "b/y", "a/z"}, urgent: "xyz", want: []string{"a/x", "b/y", "a/z"}},
+		"those that are due first":         {push: []string{"a/1", "a/A", "b/1", "b/B", "b/C"}, want: []string{"a/A", "b/B", "b/C", "a/1", "b/1"}},
+		"in the order of their times":      {push: []string{"a/C", "a/A", "a/D", "b/D", "a/B"}, want: []string{"a/A", "b/D", "a/B", "a/C", "a/D"}},
+		"one becomes due":                  {push: []string{"a/x", "a/y", "a/z"}, due: "y", want: []string{"a/y", "a/x", "a/z"}},
+		"all become due":                   {push: []string{"a/z", "b/y", "a/x"}, due: "xyz", want: []string{"a/x", "b/y", "a/z"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			urgent := ""
-			q := newOrder(func(item cache.ObjectName) bool {
-				return strings.ToLower(item.Name) != item.Name || strings.Contains(urgent, item.Name)
+			due := ""
+			q := newOrder(func(item cache.ObjectName) time.Time {
+				if strings.Contains("ABCD"+due, item.Name) {
+					return time.Unix(int64(item.Name[0]), 0)
+				}
+				return time.Time{}
 			})
 			for range 2 { // What is left of the first time does not count.
-				urgent = ""
+				due = ""
 				for _, item := range tc.push {
 					q.Push(named(item))
 				}
-				urgent = tc.urgent
+				due = tc.due
 				for _, item := range tc.push {
 					q.Touch(named(item))
 					q.Touch(named(item))
@@ -72,7 +76,7 @@ func TestOrder(t *testing.T) {
 					t.Errorf("order (-want +got):\n%s", diff)
 				}
 			}
-			if len(q.waiting)+len(q.inFlight)+q.allInFlight+len(q.laneOf) != 0 {
+			if len(q.waiting)+len(q.inFlight)+q.allInFlight+len(q.entries) != 0 {
 				t.Errorf("something is left: %+v", q)
 			}
 		})
@@ -173,7 +177,12 @@ func TestLimits(t *testing.T) {
 // stays idle.
 func TestNoneWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := NewRetrying("", func(item cache.ObjectName) bool { return item.Name == "urgent" }, clock.RealClock{})
+		q := NewRetrying("", func(item cache.ObjectName) time.Time {
+			if item.Name == "due" {
+				return time.Now()
+			}
+			return time.Time{}
+		}, clock.RealClock{})
 		var running sync.WaitGroup
 		var lock sync.Mutex
 		begun, ends := map[string]int{}, make(chan struct{})
@@ -194,7 +203,7 @@ func TestNoneWaits(t *testing.T) {
 		}
 		defer running.Wait()
 		defer q.ShutDown()
-		for _, item := range []string{"a/1", "b/1", "a/urgent", "b/2", "a/3"} {
+		for _, item := range []string{"a/1", "b/1", "a/due", "b/2", "a/3"} {
 			q.Add(named(item))
 			synctest.Wait()
 		}
