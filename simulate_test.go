@@ -189,6 +189,7 @@ func TestSimulateMutants(t *testing.T) {
 					control(t, o)
 					return
 				}
+				t.Logf("seed %d, %v: %s", o.Seed, result.Violations, &result)
 			}
 			t.Errorf("nothing was noticed that breaks the promise %q", mutant.Want)
 		})

@@ -55,6 +55,7 @@ type pod struct {
 	gone    bool
 	started bool
 	changed time.Time
+	over    time.Time // since when it has ended, or the zero time
 }
 
 func (p *pod) succeeded() bool { return p.Status.Phase == corev1.PodSucceeded }
@@ -150,6 +151,8 @@ func (c *Checker) checkStatus(a *at, next *v1alpha1.At) {
 		c.violate(True, next, "its deadline has not passed")
 	case after.Nodes != nil:
 		c.checkCounts(a, next)
+	case a.maxLate > 0 && recorded != nil && !recorded.over.IsZero() && c.now.Sub(recorded.over) > a.maxLate:
+		c.violate(NotLost, next, "its end is recorded %v after its Pod %s has ended", c.now.Sub(recorded.over), recorded.Name)
 	}
 }
 
@@ -244,6 +247,9 @@ func (c *Checker) addPod(w Write, object *corev1.Pod) {
 		c.checkStart(p)
 	}
 	p.Pod, p.started, p.gone, p.changed = object, started, w.Gone, w.Time
+	if p.over.IsZero() && p.ended() {
+		p.over = w.Time
+	}
 }
 
 // hasStarted reports whether a command may have started.

@@ -76,8 +76,8 @@ func (v Violation) String() string {
 
 // Checker checks a history.
 type Checker struct {
-	// MaxLate is how late the first Pod of an At may be created, of those that are created from
-	// now on, and that nothing blocks. 0 means no limit.
+	// MaxLate is how late the first Pod of an At may be created, if nothing blocks it, and how late
+	// the end of a Pod may be recorded, for the Ats that are created from now on. 0 means no limit.
 	MaxLate time.Duration
 
 	// Free are the namespaces in which nothing blocks what is due when Settle is called.
@@ -161,7 +161,7 @@ func (c *Checker) Step(now time.Time, by time.Duration) {
 		}
 	}
 	for _, p := range c.pods {
-		shift(&p.changed)
+		shift(&p.changed, &p.over)
 	}
 	for _, d := range c.deployments {
 		shift(&d.changed)

@@ -326,6 +326,7 @@ func TestChecker(t *testing.T) {
 		"its end is not recorded":               {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), anAt(2, recorded), aPod(3, "p", "at-pod", succeeded)}, settle: 604, want: NotLost},
 		"its end is not recorded, for a reason": {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), anAt(2, recorded, stuck), aPod(3, "p", "at-pod", succeeded)}, settle: 604, want: NotLost},
 		"its next attempt is no longer refused": {writes: []Write{anAt(-60, retried), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", failed), anAt(3, retried, recorded, failedOnce, func(at *v1alpha1.At) { at.Namespace = "free" })}, settle: 3600, want: NotLost},
+		"its end is recorded too late":          {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", succeeded), anAt(4.1, done("Completed"))}, maxLate: 2 * time.Second, want: NotLost},
 		"its Pod keeps a finalizer":             {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", succeeded), anAt(3, done("Completed"))}, settle: 604, want: NotLost},
 		"it stays":                              {writes: []Write{anAt(-60), anAt(-10, deleted)}, settle: 591, want: NotLost},
 		"it keeps a finalizer":                  {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", succeeded, released), anAt(3, done("Completed"), tracked)}, settle: 604, want: NotLost},
