@@ -21,6 +21,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 	"unicode"
 
 	"github.com/spf13/cobra"
@@ -60,10 +61,15 @@ func usageError(format string, args ...any) error { return withCode(exitUsage, f
 
 // printable replaces what is not printable, except for line feeds. A message may contain
 // text from the cluster, which must not control the terminal.
-type printable struct{ io.Writer }
+type printable struct {
+	out  io.Writer
+	lock sync.Mutex // of out
+}
 
-func (p printable) Write(data []byte) (int, error) {
-	_, err := io.WriteString(p.Writer, strings.Map(func(r rune) rune {
+func (p *printable) Write(data []byte) (int, error) {
+	p.lock.Lock()
+	defer p.lock.Unlock()
+	_, err := io.WriteString(p.out, strings.Map(func(r rune) rune {
 		if r == '\n' || unicode.IsPrint(r) {
 			return r
 		}

@@ -22,7 +22,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"os/signal"
@@ -68,7 +67,7 @@ func main() {
 		os.Exit(exitInterrupted)
 	})
 	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
-	rest.SetDefaultWarningHandler(rest.NewWarningWriter(printable{os.Stderr}, rest.WarningWriterOptions{Deduplicate: true}))
+	rest.SetDefaultWarningHandler(rest.NewWarningWriter(&printable{out: os.Stderr}, rest.WarningWriterOptions{Deduplicate: true}))
 	code := execute(ctx, newCommand(streams, wallClock), os.Args[1:])
 	stop()
 	os.Exit(code)
@@ -82,7 +81,6 @@ type cli struct {
 	flags    *pflag.FlagSet // of all commands
 	now      func() time.Time
 	patience time.Duration
-	stderr   io.Writer // ErrOut without printable
 
 	tz string // --tz
 
@@ -103,7 +101,7 @@ func newCommand(streams genericiooptions.IOStreams, now func() time.Time) *cobra
 }
 
 func (c *cli) command() *cobra.Command {
-	c.stderr, c.ErrOut = c.ErrOut, printable{c.ErrOut}
+	c.ErrOut = &printable{out: c.ErrOut}
 	root := c.createCommand()
 	root.SilenceErrors, root.SilenceUsage, root.SuggestionsMinimumDistance = true, true, 1
 	root.CompletionOptions.DisableDefaultCmd = true // See completion-script.

@@ -21,16 +21,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math"
-	"os"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"golang.org/x/term"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/utils/ptr"
 
@@ -57,8 +53,7 @@ func (c *cli) waitCommand() *cobra.Command {
 		Use:   "wait NAME",
 		Short: "Wait for the end of a run",
 		Long: `Wait for the end of a run. The exit code reports the outcome, like that of kubectl at TIME
---wait: see kubectl at --help. Without a terminal, it prints each reason why the command does
-not run.`,
+--wait: see kubectl at --help. A line says when the run makes progress, and why it makes none.`,
 		Example: "  kubectl at wait backup-x2b4f --timeout 1h",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -112,12 +107,9 @@ func (c *cli) follow(ctx context.Context, at *v1alpha1.At, w *wait) error {
 	defer cancel(nil)
 	timer := time.AfterFunc(limit, func() { cancel(cause) })
 	defer timer.Stop()
-	progress := newProgress(c.stderr, c.now)
-	above := *c
-	above.ErrOut = progress.over(c.ErrOut, false)
 	states, watched := make(chan *v1alpha1.At), make(chan error, 1)
 	go func() {
-		watched <- watchObject(ctx, above.ErrOut, c.ats, at.Name, func(next *v1alpha1.At) bool {
+		watched <- watchObject(ctx, c.ErrOut, c.ats, at.Name, func(next *v1alpha1.At) bool {
 			select {
 			case states <- next:
 			case <-ctx.Done():
@@ -128,24 +120,26 @@ func (c *cli) follow(ctx context.Context, at *v1alpha1.At, w *wait) error {
 
 	var logs *streams
 	if w.logs {
-		logs = above.streamLogs(ctx, progress.over(c.Out, true), at, w.container)
+		logs = c.streamLogs(ctx, c.Out, at, w.container)
 	}
 	logs.look(at)
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	hinted, watching := map[string]bool{}, false
+	hinted, shown, watching := map[string]bool{}, "", false
 	for at.Status.Phase != v1alpha1.PhaseDone {
-		progress.show(at)
+		if stage := stageOf(at); stage != shown {
+			shown = stage
+			fmt.Fprintf(c.ErrOut, "%s: %s\n", ref(at), answer.OneLine(stateLine(at, c.now())))
+		}
 		if watching { // A new object says nothing about the controller.
-			if hint := above.hintOnAt(at, c.now()); hint != "" && !hinted[hint] {
+			if hint := c.hintOnAt(at, c.now()); hint != "" && !hinted[hint] {
 				hinted[hint] = true
-				fmt.Fprintln(above.ErrOut, hint)
+				fmt.Fprintln(c.ErrOut, hint)
 			}
 		}
 		select {
 		case next := <-states:
 			if next.UID != at.UID {
-				progress.clear()
 				return fmt.Errorf("%s was deleted and created again before it ended", ref(at))
 			}
 			if w.timeout.value == nil && !instantOf(next).Equal(instantOf(at)) {
@@ -154,7 +148,6 @@ func (c *cli) follow(ctx context.Context, at *v1alpha1.At, w *wait) error {
 			at, watching = next, true
 			logs.look(at)
 		case err := <-watched:
-			progress.clear()
 			switch {
 			case ctx.Err() != nil:
 				return c.stopped(ctx, at)
@@ -166,11 +159,12 @@ func (c *cli) follow(ctx context.Context, at *v1alpha1.At, w *wait) error {
 		}
 	}
 	err := logs.finish()
-	progress.clear()
 	if err = cmp.Or(context.Cause(ctx), err); err != nil {
 		fmt.Fprintf(c.ErrOut, "The log is incomplete: %v\n", err)
 	}
-	progress.end(at)
+	if began, ended := at.Status.StartTime, at.Status.CompletionTime; began != nil && ended != nil && outcome(at, false) == nil {
+		fmt.Fprintf(c.ErrOut, "%s: %s after %s\n", ref(at), at.Status.Reason, short(ended.Sub(began.Time)))
+	}
 	return outcome(at, w.passExitCode)
 }
 
@@ -254,83 +248,29 @@ func (c *cli) noController(beginning string) string {
 	return beginning + " controller is processing it: is cnat-controller running? See " + c.kubectl("get pods -A -l app.kubernetes.io/name=cnat-controller") + "."
 }
 
-// progress is a terminal line that shows the progress of a run. Without a terminal, it prints
-// each reason why the run does not make progress, and when there is none any longer.
-type progress struct {
-	out   io.Writer
-	now   func() time.Time
-	width int
-
-	lock   sync.Mutex
-	shown  bool
-	silent bool
-	reason string // that was printed last
-	stuck  bool   // A reason was printed.
+// stageOf returns what changes when a run makes progress, or begins or ceases to do so.
+func stageOf(at *v1alpha1.At) string {
+	switch reason := at.Status.Reason; {
+	case reason == v1alpha1.ReasonSuspended: // Users know that.
+		return ""
+	case reason != "" || at.Status.Phase != v1alpha1.PhaseRunning:
+		return reason
+	}
+	return string(at.Status.Phase) + doingOf(at)
 }
 
-func newProgress(out io.Writer, now func() time.Time) *progress {
-	p := &progress{out: out, now: now, silent: true}
-	if isTerminal(out) {
-		p.silent, p.width = false, 80
-		if width, _, err := term.GetSize(int(out.(*os.File).Fd())); err == nil && width > 0 {
-			p.width = width
-		}
+// doingOf describes what a running At does, for the end of a line.
+func doingOf(at *v1alpha1.At) string {
+	switch {
+	case at.Status.Nodes != nil:
+		return ", nodes: " + countsOf(at.Status.Nodes)
+	case at.Status.Restart != nil:
+		return ", " + at.Status.Message
+	case at.Status.Pod != nil:
+		return fmt.Sprintf(", Pod %s %s", at.Status.Pod.Name, at.Status.Pod.Phase)
 	}
-	return p
+	return ""
 }
-
-func (p *progress) show(at *v1alpha1.At) {
-	p.lock.Lock()
-	defer p.lock.Unlock()
-	reason := at.Status.Reason
-	if reason == v1alpha1.ReasonSuspended { // Users know that.
-		reason = ""
-	}
-	if p.width == 0 && reason != p.reason && at.Status.Phase != v1alpha1.PhaseDone {
-		p.reason, p.stuck = reason, true
-		fmt.Fprintf(printable{p.out}, "%s: %s\n", ref(at), answer.OneLine(stateLine(at, p.now())))
-	}
-	if p.silent {
-		return
-	}
-	p.shown = true
-	line := []rune(answer.OneLine(stateLine(at, p.now())))
-	// A line that wraps cannot be overwritten.
-	fmt.Fprintf(p.out, "\r\033[K%s", string(line[:min(len(line), p.width-1)]))
-}
-
-func (p *progress) clear() {
-	p.lock.Lock()
-	defer p.lock.Unlock()
-	if p.shown {
-		fmt.Fprint(p.out, "\r\033[K")
-		p.shown = false
-	}
-}
-
-// end prints how long a run took. Without a terminal, it does so only if the last line may say why
-// there was no progress; an error says enough of a run that failed.
-func (p *progress) end(at *v1alpha1.At) {
-	isComplete := meta.IsStatusConditionTrue(at.Status.Conditions, v1alpha1.ConditionComplete)
-	if (p.width > 0 || p.stuck && isComplete) && at.Status.StartTime != nil && at.Status.CompletionTime != nil {
-		fmt.Fprintf(printable{p.out}, "%s: %s after %s\n", ref(at), at.Status.Reason, short(at.Status.CompletionTime.Sub(at.Status.StartTime.Time)))
-	}
-}
-
-// over returns a writer for permanent output above the line, or instead of it.
-func (p *progress) over(out io.Writer, instead bool) io.Writer {
-	return writerFunc(func(data []byte) (int, error) {
-		p.lock.Lock()
-		p.silent = p.silent || instead
-		p.lock.Unlock()
-		p.clear()
-		return out.Write(data)
-	})
-}
-
-type writerFunc func([]byte) (int, error)
-
-func (f writerFunc) Write(data []byte) (int, error) { return f(data) }
 
 // stateLine describes the state of an At in one line.
 func stateLine(at *v1alpha1.At, now time.Time) string {
@@ -340,15 +280,7 @@ func stateLine(at *v1alpha1.At, now time.Time) string {
 	case at.Status.Reason != "":
 		line += ", " + reasonLine(at)
 	case at.Status.Phase == v1alpha1.PhaseRunning:
-		line += " for " + short(now.Sub(ptr.Deref(at.Status.StartTime, at.CreationTimestamp).Time))
-		switch {
-		case at.Status.Nodes != nil:
-			line += ", nodes: " + countsOf(at.Status.Nodes)
-		case at.Status.Restart != nil:
-			line += ", " + at.Status.Message
-		case at.Status.Pod != nil:
-			line += fmt.Sprintf(", Pod %s %s", at.Status.Pod.Name, at.Status.Pod.Phase)
-		}
+		line += " for " + short(now.Sub(ptr.Deref(at.Status.StartTime, at.CreationTimestamp).Time)) + doingOf(at)
 	case err == nil && instant.After(now):
 		line += ", starts " + fromNow(instant.Add(time.Second-1), now)
 	}
