@@ -155,7 +155,7 @@ func (v *view) refused(reason string, err error) Decision {
 
 // isInvalidPod reports whether the API server's own validation refuses the Pod.
 func isInvalidPod(err error) bool {
-	return len(answer.InvalidFields(err, corev1.SchemeGroupVersion.WithKind("Pod").GroupKind())) > 0
+	return answer.IsInvalid(err, corev1.SchemeGroupVersion.WithKind("Pod").GroupKind())
 }
 
 // dueSince returns the time since which the run that is due at the given instant could

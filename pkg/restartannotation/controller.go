@@ -22,12 +22,10 @@ package restartannotation
 import (
 	"context"
 	"fmt"
-	"maps"
 	"strings"
 	"sync"
 	"time"
 
-	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -40,6 +38,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
@@ -53,13 +52,6 @@ import (
 
 // queueName is the name of the queue, for its metrics.
 const queueName = "restart_annotations"
-
-// At most reportBurst mistakes are reported at once, and further ones with reportRate per
-// second. After a start, all are reported again, however many there are.
-const (
-	reportRate  = 10
-	reportBurst = 25
-)
 
 // permissionPeriod is the interval at which the controller tries to list the resources
 // that it watches, until it succeeds.
@@ -79,22 +71,16 @@ type Controller struct {
 	// The items are workloads (see keyOf).
 	queue *queue.Queue
 
-	// reported has the mistakes that have been reported or wait for their turn.
-	reportedLock sync.Mutex
-	reported     map[cache.ObjectName]mistake
-	reports      *rate.Limiter
-
-	// reasons has the reasons why annotations cannot be applied.
-	reasonsLock sync.Mutex
-	reasons     map[cache.ObjectName]string
+	// blocked has the workloads whose annotations cannot be applied.
+	lock    sync.Mutex
+	blocked map[cache.ObjectName]blocked
 }
 
-// mistake is an error in the annotations of a workload.
-type mistake struct {
-	uid  types.UID
-	text string
-	// turn is when the mistake may be reported. It is zero once it has been reported.
-	turn time.Time
+// blocked says why the annotations of a workload cannot be applied.
+type blocked struct {
+	uid     types.UID
+	reason  string
+	mistake string // that was reported, or ""
 }
 
 // NewController returns a controller for the workloads of one namespace, or of all. It
@@ -113,10 +99,8 @@ func NewController(
 		cronAts: informers.NewTypedFilteredCronAtInformer(client, namespace, 0, nil, func(options *metav1.ListOptions) {
 			options.LabelSelector = v1alpha1.LabelManagedBy + "=" + v1alpha1.ManagedBy
 		}),
-		queue:    queue.NewRetrying(queueName, nil, wallClock),
-		reported: map[cache.ObjectName]mistake{},
-		reports:  rate.NewLimiter(reportRate, reportBurst),
-		reasons:  map[cache.ObjectName]string{},
+		queue:   queue.NewRetrying(queueName, nil, wallClock),
+		blocked: map[cache.ObjectName]blocked{},
 	}
 	c.steps = &annotationsteps.Steps{
 		Client:         client,
@@ -275,58 +259,39 @@ func (c *Controller) syncHandler(ctx context.Context, key cache.ObjectName) (tim
 		return decision
 	})
 	c.steps.Record(world, decision.Event)
-	c.report(key, world, decision.Mistake)
-	c.remember(key, decision)
+	c.report(key, world, decision)
 	return 0, decision.Retry
 }
 
-// report records an event on the workload for a mistake, unless it was reported before. If
-// too many mistakes are reported, it enqueues the workload for later. An empty text means
-// no mistake.
-func (c *Controller) report(key cache.ObjectName, world *annotationplan.World, text string) {
-	c.reportedLock.Lock()
-	defer c.reportedLock.Unlock()
-	if text == "" {
-		delete(c.reported, key)
-		return
-	}
-	known, found := c.reported[key]
-	isSame := found && known.uid == world.Workload.UID && known.text == text
-	if isSame && known.turn.IsZero() {
-		return
-	}
-	turn := known.turn
-	if turn.IsZero() {
-		turn = world.Now.Add(c.reports.ReserveN(world.Now, 1).DelayFrom(world.Now))
-	}
-	if delay := turn.Sub(world.Now); delay > 0 {
-		c.reported[key] = mistake{world.Workload.UID, text, turn}
-		c.queue.AddAfter(key, delay)
-		return
-	}
-	c.reported[key] = mistake{uid: world.Workload.UID, text: text}
-	c.steps.Record(world, &plan.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.ReasonInvalidRestartSchedule, Message: text})
-}
-
-// remember remembers whether the annotations of a workload can be applied. If the decision
-// does not tell, because the cause will disappear within moments, nothing changes.
-func (c *Controller) remember(key cache.ObjectName, decision annotationplan.Decision) {
-	c.reasonsLock.Lock()
-	defer c.reasonsLock.Unlock()
-	switch reason := decision.Blocked(); {
+// report remembers whether the annotations of a workload can be applied, and records an event on it
+// for a new mistake in them. If the decision does not tell, because the cause will disappear within
+// moments, nothing changes.
+func (c *Controller) report(key cache.ObjectName, world *annotationplan.World, decision annotationplan.Decision) {
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	reason := decision.Blocked()
+	switch {
+	case reason == "" && decision.Retry == nil:
+		delete(c.blocked, key)
 	case reason != "":
-		c.reasons[key] = reason
-	case decision.Retry == nil:
-		delete(c.reasons, key)
+		now := blocked{world.Workload.UID, reason, decision.Mistake}
+		if now.mistake != "" && c.blocked[key] != now {
+			c.steps.Record(world, ptr.To(plan.NewEvent(corev1.EventTypeWarning, reason, now.mistake)))
+		}
+		c.blocked[key] = now
 	}
 }
 
 // Blocked returns the workloads whose annotations cannot be applied, by kind and name, and
 // the reasons.
 func (c *Controller) Blocked() map[cache.ObjectName]string {
-	c.reasonsLock.Lock()
-	defer c.reasonsLock.Unlock()
-	return maps.Clone(c.reasons)
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	reasons := map[cache.ObjectName]string{}
+	for key, b := range c.blocked {
+		reasons[key] = b.reason
+	}
+	return reasons
 }
 
 // keep is the transform of the informers.

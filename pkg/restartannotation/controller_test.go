@@ -20,7 +20,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -286,41 +285,6 @@ func TestAway(t *testing.T) {
 	})
 }
 
-// TestManyMistakes starts with many broken annotations: each is reported once, and not all
-// at the same time.
-func TestManyMistakes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const number = 200
-		w := newWorld(t)
-		for i := range number {
-			w.setNamed(t, fmt.Sprintf("web-%d", i), annotated("every night"))
-		}
-		run(t, w, w)
-		want := func(want int) {
-			t.Helper()
-			if got := len(w.recorder.Events); got != want {
-				t.Errorf("%d events, want %d", got, want)
-			}
-		}
-		want(reportBurst)
-		time.Sleep(10*time.Second + 50*time.Millisecond)
-		want(reportBurst + 10*reportRate)
-		time.Sleep(time.Hour)
-		want(number)
-		// A mistake that is corrected before its turn is not reported.
-		for i := range 2 * reportBurst {
-			w.setNamed(t, fmt.Sprintf("web-%d", i), annotated("each night"))
-		}
-		synctest.Wait()
-		want(number + reportBurst)
-		for i := range 2 * reportBurst {
-			w.setNamed(t, fmt.Sprintf("web-%d", i), nil)
-		}
-		time.Sleep(time.Hour)
-		want(number + reportBurst)
-	})
-}
-
 // TestStranger creates a user's CronAt with the same name: it is not changed until the
 // user deletes it.
 func TestStranger(t *testing.T) {
@@ -382,19 +346,16 @@ func TestOrphan(t *testing.T) {
 	})
 }
 
-// TestRefused makes the API server refuse the CronAt: that is reported and retried. Only if
-// it finds the schedule invalid, the CronAt is deleted.
+// TestRefused makes the API server refuse the CronAt: that is reported and retried, and the earlier
+// schedule stays.
 func TestRefused(t *testing.T) {
 	const policy = `cronats.cnat.programming-kubernetes.info "deployment-web" is forbidden: ValidatingAdmissionPolicy 'change-freeze' with binding 'change-freeze' denied request: no change today`
 	details := metav1.StatusDetails{Group: v1alpha1.SchemeGroupVersion.Group, Kind: "cronats", Name: "deployment-web", Causes: []metav1.StatusCause{{Message: policy}}}
 	weeklyIsInvalid := apierrors.NewInvalid(v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.CronAtKind).GroupKind(), "deployment-web",
 		field.ErrorList{field.Invalid(field.NewPath("spec", "schedule"), weekly, "must be a cron expression")}).ErrStatus
-	restartIsInvalid := apierrors.NewInvalid(v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.CronAtKind).GroupKind(), "deployment-web",
-		field.ErrorList{field.NotSupported(field.NewPath("spec", "atTemplate", "spec", "restart", "kind"), "Deployment", []string{"StatefulSet"})}).ErrStatus
 	for name, tc := range map[string]struct {
-		refusal  metav1.Status
-		event    string
-		deletion bool
+		refusal metav1.Status
+		event   string
 	}{
 		"by a policy": {
 			refusal: metav1.Status{Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden, Message: "denied"},
@@ -404,14 +365,9 @@ func TestRefused(t *testing.T) {
 			refusal: metav1.Status{Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid, Message: policy, Details: &details},
 			event:   "Warning CronAtRefused " + policy,
 		},
-		"as invalid in another field": {
-			refusal: restartIsInvalid,
-			event:   "Warning CronAtRefused CronAt.cnat.programming-kubernetes.info \"deployment-web\" is invalid: spec.atTemplate",
-		},
 		"as invalid": {
-			refusal:  weeklyIsInvalid,
-			event:    "Warning InvalidRestartSchedule CronAt.cnat.programming-kubernetes.info \"deployment-web\" is invalid: spec.schedule",
-			deletion: true,
+			refusal: weeklyIsInvalid,
+			event:   "Warning CronAtRefused CronAt.cnat.programming-kubernetes.info \"deployment-web\" is invalid: spec.schedule",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -433,13 +389,8 @@ func TestRefused(t *testing.T) {
 				refuse.Store(true)
 				w.set(t, annotated(weekly))
 				time.Sleep(50 * time.Millisecond)
-				if tc.deletion {
-					w.wantSchedule(t, "")
-					w.wantEvents(t, 1, "Normal SuccessfulDelete", tc.event)
-				} else {
-					w.wantSchedule(t, nightly)
-					w.wantEvents(t, 0, tc.event)
-				}
+				w.wantSchedule(t, nightly)
+				w.wantEvents(t, 0, tc.event)
 				time.Sleep(time.Hour)
 				refuse.Store(false)
 				time.Sleep(2 * time.Minute)

@@ -109,26 +109,18 @@ func isAbout(err error, name string) bool {
 	return details != nil && details.Name == name && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }
 
-// InvalidFields returns the fields that the API server's own validation refuses in an object
-// of the given kind, or nil if err is something else. A webhook or a policy that denies the
-// object may answer with the same reason and causes, and may answer differently later. Only
-// the API server's own answer has this prefix in its message.
-func InvalidFields(err error, kind schema.GroupKind) []string {
+// IsInvalid reports whether the API server's own validation refuses an object of the given
+// kind. A webhook or a policy that denies the object may answer with the same reason and causes,
+// and may answer differently later. Only the API server's own answer has this prefix in its
+// message.
+func IsInvalid(err error, kind schema.GroupKind) bool {
 	var answer apierrors.APIStatus
 	if !apierrors.IsInvalid(err) || !errors.As(err, &answer) {
-		return nil
+		return false
 	}
-	status := answer.Status()
-	if status.Details == nil || status.Details.Kind != kind.Kind || !strings.HasPrefix(status.Message, fmt.Sprintf("%s %q is invalid: ", kind, status.Details.Name)) {
-		return nil
-	}
-	var fields []string
-	for _, cause := range status.Details.Causes {
-		if cause.Field != "" {
-			fields = append(fields, cause.Field)
-		}
-	}
-	return fields
+	details := answer.Status().Details
+	return details != nil && details.Kind == kind.Kind && len(details.Causes) > 0 &&
+		strings.HasPrefix(answer.Status().Message, fmt.Sprintf("%s %q is invalid: ", kind, details.Name))
 }
 
 // ExceedsQuota reports whether a quota has no room for an object of the given resource.

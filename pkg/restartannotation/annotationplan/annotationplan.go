@@ -21,7 +21,6 @@ package annotationplan
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -71,9 +70,6 @@ type World struct {
 	// IsLive is true if both were read from the API server in this sync. The caches may be
 	// outdated, and have only CronAts with the label.
 	IsLive bool
-	// Invalid is the API server's error if it rejected the schedule or the time zone (see
-	// IsInvalidSchedule).
-	Invalid error
 	// Now is the wall-clock time.
 	Now time.Time
 }
@@ -133,10 +129,6 @@ func Decide(w World) Decision {
 	want, mistake := newCronAt(w)
 	isOwn := w.CronAt != nil && metav1.IsControlledBy(w.CronAt, w.Workload)
 	d := Decision{Mistake: mistake}
-	if w.Invalid != nil {
-		// Another version of the CRD may accept it.
-		d.Retry = answer.Blocked(v1alpha1.ReasonInvalidRestartSchedule, w.Invalid)
-	}
 	switch {
 	case isOrphan(w):
 		d.Action = AdoptCronAt{newOwner(w)}
@@ -207,20 +199,8 @@ func nameTaken(w World) Decision {
 	return d
 }
 
-// IsInvalidSchedule reports whether err is the answer of the API server's own validation
-// to the schedule or the time zone of a CronAt that was created, or patched if before is
-// not nil.
-func IsInvalidSchedule(err error, before, after *v1alpha1.CronAt) bool {
-	if before != nil && before.Spec.Schedule == after.Spec.Schedule && ptr.Equal(before.Spec.TimeZone, after.Spec.TimeZone) {
-		return false
-	}
-	fields := answer.InvalidFields(err, v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.CronAtKind).GroupKind())
-	return slices.Contains(fields, "spec.schedule") || slices.Contains(fields, "spec.timeZone")
-}
-
 // Refused returns the decision after the API server answered an action with err. err does
-// not mean that the CronAt exists, has changed or is gone, or that its schedule is
-// invalid.
+// not mean that the CronAt exists, has changed or is gone.
 func Refused(err error) Decision {
 	if answer.IsTransient(err) {
 		return Decision{Retry: err}
@@ -245,9 +225,6 @@ func newCronAt(w World) (cronAt *v1alpha1.CronAt, mistake string) {
 			mistake = fmt.Sprintf("annotation %s requires annotation %s: write a cron expression, such as \"0 3 * * 1-5\"", v1alpha1.AnnotationRestartTimeZone, v1alpha1.AnnotationRestartSchedule)
 		}
 		return nil, mistake
-	}
-	if w.Invalid != nil {
-		return nil, answer.OneLine(w.Invalid.Error())
 	}
 	spec := v1alpha1.CronAtSpec{
 		Schedule:                schedule,

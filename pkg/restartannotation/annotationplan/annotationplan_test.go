@@ -19,7 +19,6 @@ package annotationplan
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"maps"
 	"net/http"
 	"slices"
@@ -34,7 +33,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -137,7 +135,6 @@ func TestDecide(t *testing.T) {
 		workload *metav1.PartialObjectMetadata
 		cronAt   *v1alpha1.CronAt
 		cached   bool
-		invalid  error
 
 		want Decision
 	}{
@@ -223,61 +220,15 @@ func TestDecide(t *testing.T) {
 			Action: DeleteCronAt{}, Event: deleted,
 			Mistake: `annotation cnat.programming-kubernetes.info/restart-time-zone requires annotation cnat.programming-kubernetes.info/restart-schedule: write a cron expression, such as "0 3 * * 1-5"`,
 		}},
-		"refused as invalid":                    {workload: newWorkload(berlin), invalid: errors.New("too long"), want: Decision{Mistake: "too long", Retry: answer.ErrBlocked}},
-		"refused as invalid, after a valid one": {workload: newWorkload(berlin), cronAt: newOwn(), invalid: errors.New("too long"), want: Decision{Action: DeleteCronAt{}, Event: deleted, Mistake: "too long", Retry: answer.ErrBlocked}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := World{Kind: v1alpha1.RestartDeployment, Workload: tc.workload, CronAt: tc.cronAt, IsLive: !tc.cached, Invalid: tc.invalid, Now: now}
+			w := World{Kind: v1alpha1.RestartDeployment, Workload: tc.workload, CronAt: tc.cronAt, IsLive: !tc.cached, Now: now}
 			got := Decide(w)
 			if NeedsLive(w, got) {
 				got = Decision{Action: "read"}
 			}
 			if diff := cmp.Diff(tc.want, got, equate); diff != "" {
 				t.Errorf("Decide (-want +got):\n%s", diff)
-			}
-		})
-	}
-}
-
-func TestIsInvalidSchedule(t *testing.T) {
-	kind := v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.CronAtKind).GroupKind()
-	// The answer of the API server itself. Its second cause comes with each first one that
-	// is of the structure.
-	own := func(path *field.Path) *apierrors.StatusError {
-		return apierrors.NewInvalid(kind, "deployment-web", field.ErrorList{
-			field.Invalid(path, "a", "must be b"),
-			field.Invalid(nil, nil, "some validation rules were not checked"),
-		})
-	}
-	schedulePath, zonePath := field.NewPath("spec", "schedule"), field.NewPath("spec", "timeZone")
-	policy := own(schedulePath)
-	policy.ErrStatus.Message = `cronats.cnat.programming-kubernetes.info "deployment-web" is forbidden: ValidatingAdmissionPolicy 'a' with binding 'a' denied request: no`
-	policyDetails := &apierrors.StatusError{ErrStatus: *policy.ErrStatus.DeepCopy()}
-	policyDetails.ErrStatus.Message = own(schedulePath).ErrStatus.Message
-	policyDetails.ErrStatus.Details.Kind = "cronats"
-	other := func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Schedule = "@daily" }
-	for name, tc := range map[string]struct {
-		err    error
-		before *v1alpha1.CronAt
-		want   bool
-	}{
-		"the schedule of a creation":  {own(schedulePath), nil, true},
-		"the time zone of a creation": {own(zonePath), nil, true},
-		"wrapped":                     {fmt.Errorf("create: %w", own(zonePath)), nil, true},
-		"the schedule of a patch":     {own(schedulePath), newOwn(other), true},
-		"the time zone of a patch":    {own(zonePath), newOwn(func(cronAt *v1alpha1.CronAt) { cronAt.Spec.TimeZone = nil }), true},
-		"a patch of something else":   {own(schedulePath), newOwn(), false},
-		"another field":               {own(field.NewPath("spec", "atTemplate", "spec", "restart")), nil, false},
-		"no field":                    {apierrors.NewInvalid(kind, "deployment-web", nil), nil, false},
-		"a policy":                    {policy, nil, false},
-		"a policy's kind":             {policyDetails, nil, false},
-		"a webhook without details":   {&apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid, Message: "no"}}, nil, false},
-		"another reason":              {apierrors.NewForbidden(schema.GroupResource{Resource: "cronats"}, "deployment-web", errors.New("no")), nil, false},
-		"no answer":                   {errors.New("connection reset"), nil, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if got := IsInvalidSchedule(tc.err, tc.before, newOwn()); got != tc.want {
-				t.Errorf("got %v for %v", got, tc.err)
 			}
 		})
 	}

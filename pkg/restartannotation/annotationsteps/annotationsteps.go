@@ -87,11 +87,6 @@ func (s *Steps) Sync(ctx context.Context, kind v1alpha1.RestartKind, name cache.
 		decision = decide(world)
 	}
 	err := s.take(ctx, world, decision)
-	if cronAt := sent(decision); cronAt != nil && annotationplan.IsInvalidSchedule(err, world.CronAt, cronAt) {
-		world.Invalid = err
-		decision = decide(world)
-		err = s.take(ctx, world, decision)
-	}
 	cronAt := annotationplan.Name(kind, name.Name)
 	switch {
 	case err == nil:
@@ -136,17 +131,6 @@ func (s *Steps) CronAt(kind v1alpha1.RestartKind, workload cache.ObjectName) *v1
 	// Reading from a cache cannot fail.
 	if object, exists, _ := s.CronAts.GetByKey(cache.NewObjectName(workload.Namespace, annotationplan.Name(kind, workload.Name)).String()); exists {
 		return object.(*v1alpha1.CronAt)
-	}
-	return nil
-}
-
-// sent returns the CronAt that a decision sends, or nil.
-func sent(decision annotationplan.Decision) *v1alpha1.CronAt {
-	switch action := decision.Action.(type) {
-	case annotationplan.CreateCronAt:
-		return action.CronAt
-	case annotationplan.PatchCronAt:
-		return action.CronAt
 	}
 	return nil
 }
