@@ -51,6 +51,11 @@ const (
 	retryPeriod = time.Second
 )
 
+// minAbsences is how often in a row the API server must answer that something is not there, or not
+// permitted, until that is believed. Just after it has started, it knows no permissions, and a proxy
+// in front of it may answer as well.
+const minAbsences = 10
+
 // errOutdated is the answer while the Freezes cannot be read.
 var errOutdated = errors.New("the Freezes were last read more than 30 seconds ago")
 
@@ -66,13 +71,14 @@ type Cache struct {
 
 	known    atomic.Pointer[known]
 	synced   chan struct{}
-	outdated chan struct{} // what must be listed now
+	outdated chan struct{} // ends a watch, to list the Freezes now
 
 	// These are those of Run.
 	freezes    map[types.UID]*version
 	namespaces map[string]labels.Set // nil if they are not needed, or cannot be listed
 	isNew      bool                  // whether something has changed since the last publish
 	reported   map[string]string     // problems in the log
+	absences   map[string]int        // see minAbsences
 }
 
 // known is what is known of all Freezes.
@@ -93,6 +99,7 @@ func New(cnatClient clientset.Interface, metadataClient metadata.Interface, name
 	return &Cache{
 		cnatClient: cnatClient, metadataClient: metadataClient, namespace: namespace, controller: controller, clock: wallClock, changed: changed,
 		synced: make(chan struct{}), outdated: make(chan struct{}, 1), freezes: map[types.UID]*version{}, reported: map[string]string{},
+		absences: map[string]int{},
 	}
 }
 
@@ -126,7 +133,6 @@ func (c *Cache) Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-c.clock.After(wait):
-		case <-c.outdated:
 		}
 	}
 }
@@ -144,10 +150,15 @@ func (c *Cache) report(ctx context.Context, what string, err error) {
 	}
 }
 
-// isAbsent reports whether there can be no Freezes: the CRD is not installed, or the controller has
-// no permission, as before there were Freezes.
-func isAbsent(err error) bool {
-	return apierrors.IsNotFound(err) || apierrors.IsForbidden(err) //nolint:forbidigo // It is about the resource, not about an object.
+// isAbsent reports whether something cannot be listed: its CRD is not installed, or the controller has
+// no permission, as before there were Freezes. It is certain if that was the answer often enough.
+func (c *Cache) isAbsent(what string, err error) (absent, certain bool) {
+	if !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) { //nolint:forbidigo // It is about the resource, not about an object.
+		c.absences[what] = 0
+		return false, false
+	}
+	c.absences[what]++
+	return true, c.absences[what] >= minAbsences
 }
 
 // follow lists the Freezes, and applies what a watch reports until they must be listed again. It
@@ -155,8 +166,10 @@ func isAbsent(err error) bool {
 func (c *Cache) follow(ctx context.Context) (time.Duration, error) {
 	asOf := c.clock.Now()
 	list, err := c.list(ctx)
-	switch {
-	case isAbsent(err):
+	switch absent, certain := c.isAbsent("freezes", err); {
+	case absent && !certain:
+		return retryPeriod, nil
+	case absent:
 		c.replace(ctx, nil)
 		c.publish(asOf)
 		return period, fmt.Errorf("everything runs as if there were none: apply artifacts/examples/cnat-crd.yaml and the permissions that come with it: %w", err)
@@ -233,8 +246,8 @@ func (c *Cache) listNamespaces(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, listTimeout)
 		defer cancel()
 		list, err := c.metadataClient.Resource(corev1.SchemeGroupVersion.WithResource("namespaces")).List(ctx, metav1.ListOptions{})
-		switch {
-		case isAbsent(err):
+		switch _, certain := c.isAbsent("namespaces", err); {
+		case certain:
 			c.report(ctx, "Namespaces cannot be listed: the namespaceSelector of a Freeze sees only their names", err)
 		case err != nil:
 			return fmt.Errorf("list namespaces: %w", err)

@@ -76,8 +76,15 @@ type world struct {
 
 func start(t *testing.T) *world {
 	t.Helper()
+	return startRefused(t, nil)
+}
+
+// startRefused is start while lists of Freezes get an answer.
+func startRefused(t *testing.T, refusal *apierrors.StatusError) *world {
+	t.Helper()
 	w := &world{server: fakeserver.New(clock.RealClock{})}
 	w.transport = &faulty{next: w.server}
+	w.transport.refusal.Store(refusal)
 	_, w.users = harness.NewClients(t, w.server)
 	_, client := harness.NewClients(t, w.transport)
 	metadataClient, err := metadata.NewForConfig(fakeserver.Config(w.transport))
@@ -199,8 +206,14 @@ func TestAbsent(t *testing.T) {
 				w.create(t, "team", "own", nil)
 				synctest.Wait()
 				w.transport.refusal.Store(refusal)
-				time.Sleep(10 * time.Minute)
+				time.Sleep(period + (minAbsences-2)*retryPeriod)
+				w.transport.refusal.Store(nil)
+				w.expect(t, "team", "own") // That was not long enough.
+				time.Sleep(2 * retryPeriod)
+				w.transport.refusal.Store(refusal)
+				time.Sleep(period + minAbsences*retryPeriod)
 				w.expect(t, "team", "")
+				time.Sleep(10 * time.Minute)
 				if got := strings.Count(w.logged(), "Freezes cannot be listed"); got != 1 {
 					t.Errorf("logged %d times:\n%s", got, w.logged())
 				}
@@ -210,6 +223,22 @@ func TestAbsent(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestNotReady starts with an API server that knows no permissions at first: Freezes are not known
+// until it does.
+func TestNotReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := startRefused(t, apierrors.NewForbidden(v1alpha1.Resource("freezes"), "", errors.New("no role")))
+		w.create(t, "team", "own", nil)
+		time.Sleep((minAbsences - 2) * retryPeriod)
+		if _, err := w.Set(); !errors.Is(err, errOutdated) {
+			t.Errorf("got %v", err)
+		}
+		w.transport.refusal.Store(nil)
+		time.Sleep(2 * retryPeriod)
+		w.expect(t, "team", "own")
+	})
 }
 
 // TestNamespaces checks that labels of namespaces are read if a Freeze needs them, and again.
