@@ -17,7 +17,6 @@ limitations under the License.
 package main
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -79,7 +78,7 @@ With --since, show what has run since then, with what failed first.`,
   kubectl at agenda --since 12h
   kubectl at agenda --until 31d -o ics > team.ics`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: func(*cobra.Command, []string) error {
 			found := &agenda{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.SchemeGroupVersion.String(), Kind: "Agenda"}}
 			if err := c.setBounds(flags, found); err != nil {
 				return err
@@ -90,7 +89,7 @@ With --since, show what has run since then, with what failed first.`,
 			if flags.table.WithNamespace {
 				c.namespace = ""
 			}
-			if err := c.fill(cmd.Context(), found, flags); err != nil {
+			if err := c.fill(found, flags); err != nil {
 				return err
 			}
 			return c.printAgenda(found, flags)
@@ -145,7 +144,7 @@ func (c *cli) bound(flag, value string, direction time.Duration) (time.Time, err
 }
 
 // fill reads the objects that the agenda is made of.
-func (c *cli) fill(ctx context.Context, found *agenda, flags *agendaFlags) error {
+func (c *cli) fill(found *agenda, flags *agendaFlags) error {
 	ats, err := c.listAts(flags.selector)
 	if err != nil {
 		return err
@@ -160,7 +159,7 @@ func (c *cli) fill(ctx context.Context, found *agenda, flags *agendaFlags) error
 		return err
 	}
 	cronJobs, err := listIfAllowed[*batchv1.CronJob](c, "cronjobs", flags.selector)
-	freezes, _ := c.freezes(ctx, c.namespace) // as far as the user may read them
+	freezes, _ := c.freezes(c.namespace) // as far as the user may read them
 	found.Starts = startsOf(ats, cronAts, cronJobs, freezes, found.From, found.Until)
 	return err
 }
@@ -203,7 +202,7 @@ func (c *cli) printStarts(starts []start, options printers.PrintOptions) error {
 	now := c.now()
 	var rows []metav1.TableRow
 	for _, s := range starts {
-		rows = append(rows, row(s.object, s.Time.In(c.local()).Format(shortTime), fromNow(s.Time, now), s.ref(), s.note(), clip(s.Command, maxCommand)))
+		rows = append(rows, row(s.object, s.Time.In(c.local()).Format(shortTime), fromNow(s.Time, now), ref(s.object), s.note(), clip(s.Command, maxCommand)))
 	}
 	return c.printRows(options, append(columns(0, "Time", "In", "Name", "Note"), columns(1, "Command")...), rows)
 }
@@ -215,7 +214,7 @@ func (c *cli) printRuns(runs []pastRun, options printers.PrintOptions) error {
 		if r.TookSeconds != nil {
 			took = shortSeconds(*r.TookSeconds)
 		}
-		rows = append(rows, row(r.object, r.Time.In(c.local()).Format(shortTime), took, r.ref(), r.Reason, exitCodeOf(r.ExitCode), clip(r.Message, 2*maxCommand), clip(r.Command, maxCommand)))
+		rows = append(rows, row(r.object, r.Time.In(c.local()).Format(shortTime), took, ref(r.object), r.Reason, exitCodeOf(r.ExitCode), clip(r.Message, 2*maxCommand), clip(r.Command, maxCommand)))
 	}
 	return c.printRows(options, append(columns(0, "Time", "Took", "Name", "Reason", "Exit", "Message"), columns(1, "Command")...), rows)
 }
@@ -230,7 +229,7 @@ func (a *agenda) calendar(now time.Time) *ics.Calendar {
 		event.SetDtStampTime(now)
 		event.SetStartAt(e.Time)
 		event.SetEndAt(until)
-		event.SetSummary(e.ref() + " (" + e.Namespace + ")")
+		event.SetSummary(ref(e.object) + " (" + e.Namespace + ")")
 		event.SetDescription(strings.TrimSpace(note + "\n" + e.Command))
 		event.SetTimeTransparency(ics.TransparencyTransparent)
 	}
@@ -253,9 +252,6 @@ type entry struct {
 	object    object
 }
 
-func newEntry(kind string, object object, at time.Time, command string) entry {
-	return entry{Time: at.UTC(), Kind: kind, Namespace: object.GetNamespace(), Name: object.GetName(), Command: command, object: object}
+func newEntry(object object, at time.Time, command string) entry {
+	return entry{Time: at.UTC(), Kind: kindOf(object).Kind, Namespace: object.GetNamespace(), Name: object.GetName(), Command: command, object: object}
 }
-
-// ref returns the name for kubectl.
-func (e *entry) ref() string { return strings.ToLower(e.Kind) + "/" + e.Name }

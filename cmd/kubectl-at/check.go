@@ -322,12 +322,8 @@ func (c *cli) verdict(ctx context.Context, of object, limit time.Duration) (why 
 		return isKnown
 	}
 	// The object exists, whatever happens now.
-	if _, isCronAt := of.(*v1alpha1.CronAt); seen(of) {
-		return why, last, nil
-	} else if isCronAt {
-		err = watchObject(ctx, io.Discard, c.cronAts, of.GetName(), func(next *v1alpha1.CronAt) bool { return seen(next) })
-	} else {
-		err = watchObject(ctx, io.Discard, c.ats, of.GetName(), func(next *v1alpha1.At) bool { return seen(next) })
+	if !seen(of) {
+		err = watchObject(ctx, io.Discard, c.cnat, of, seen)
 	}
 	return why, last, err
 }

@@ -46,24 +46,23 @@ import (
 
 var now = time.Date(2026, 3, 27, 14, 0, 0, 0, time.UTC)
 
-// world is a command line with fake clients.
+// world is a command line with a fake server, which has the objects of fake clients.
 type world struct {
 	*cli
 	stdout, stderr bytes.Buffer
 	cnat           *fake.Clientset
+	kube           *kubefake.Clientset
 }
 
 func newWorld(t *testing.T, ats ...runtime.Object) *world {
 	t.Helper()
 	t.Setenv("KUBECONFIG", "/none")
-	w := &world{cnat: fake.NewSimpleClientset(ats...)}
+	w := &world{cnat: fake.NewSimpleClientset(ats...), kube: kubefake.NewSimpleClientset()}
 	w.cli = &cli{
 		IOStreams: genericiooptions.IOStreams{In: &bytes.Buffer{}, Out: &w.stdout, ErrOut: &w.stderr},
 		config:    genericclioptions.NewConfigFlags(true),
 		now:       func() time.Time { return now },
-		kube:      kubefake.NewSimpleClientset(),
 	}
-	w.cli.cnat = w.cnat
 	w.getter = fakeServer{getter{w.config}, w}
 	return w
 }
@@ -167,6 +166,8 @@ func nameOf(zone *time.Location) string {
 
 // TestUnanswered interrupts requests, or gets no answer.
 func TestUnanswered(t *testing.T) {
+	const post = `Post "http://fake/apis/cnat.programming-kubernetes.info/v1alpha1/namespaces/default/`
+	const postAt, postCronAt = post + `ats?fieldManager=kubectl-at&fieldValidation=Strict": `, post + `cronats?fieldManager=kubectl-at&fieldValidation=Strict": `
 	const at, cronAt = ": at/x may have been created: see kubectl at show x\n", ": cronat/x may have been created: see kubectl at show cronat/x\n"
 	for name, tc := range map[string]struct {
 		args        string
@@ -175,12 +176,12 @@ func TestUnanswered(t *testing.T) {
 		code        int
 		stderr      string
 	}{
-		"interrupted":             {"now --name=x -- x", context.Canceled, true, exitInterrupted, "error: interrupted: context canceled" + at},
-		"a CronAt, interrupted":   {"every @daily --tz=UTC --name=x -- x", context.Canceled, true, exitInterrupted, "error: interrupted: context canceled" + cronAt},
-		"no answer":               {"now --name=x -- x", noAnswer(requestTimeout), false, exitError, "error: the API server has not answered for 30s" + at},
-		"cut":                     {"now --name=x -- x", io.ErrUnexpectedEOF, false, exitError, "error: unexpected EOF" + at},
+		"interrupted":             {"now --name=x -- x", context.Canceled, true, exitInterrupted, "error: interrupted: " + postAt + "context canceled" + at},
+		"a CronAt, interrupted":   {"every @daily --tz=UTC --name=x -- x", context.Canceled, true, exitInterrupted, "error: interrupted: " + postCronAt + "context canceled" + cronAt},
+		"no answer":               {"now --name=x -- x", noAnswer(requestTimeout), false, exitError, "error: " + postAt + "the API server has not answered for 30s" + at},
+		"cut":                     {"now --name=x -- x", io.ErrUnexpectedEOF, false, exitError, "error: " + postAt + "unexpected EOF" + at},
 		"refused":                 {"now --name=x -- x", apierrors.NewBadRequest("no"), false, exitError, "error: no\n"},
-		"not connected":           {"now --name=x -- x", errors.New("no such host"), false, exitError, "error: no such host\n"},
+		"not connected":           {"now --name=x -- x", errors.New("no such host"), false, exitError, "error: " + postAt + "no such host\n"},
 		"moved":                   {"move x noon", context.Canceled, true, exitInterrupted, `error: interrupted: Patch "http://fake/apis/cnat.programming-kubernetes.info/v1alpha1/namespaces/default/ats/x?fieldManager=kubectl-at": context canceled: at/x may have been changed: see kubectl at show x` + "\n"},
 		"suspended, no answer":    {"suspend x", noAnswer(requestTimeout), false, exitError, `error: Patch "http://fake/apis/cnat.programming-kubernetes.info/v1alpha1/namespaces/default/ats/x?fieldManager=kubectl-at": the API server has not answered for 30s: at/x may have been changed: see kubectl at show x` + "\n"},
 		"removed":                 {"rm cronat/x", context.Canceled, true, exitInterrupted, `error: interrupted: Delete "http://fake/apis/cnat.programming-kubernetes.info/v1alpha1/namespaces/default/cronats/x": context canceled: cronat/x may have been deleted: see kubectl at show cronat/x` + "\n"},
@@ -286,6 +287,7 @@ var errRefused = &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 func TestAway(t *testing.T) {
 	unauthorized := apierrors.NewUnauthorized("no")
 	const gone = "error: at/at was deleted before it ended\n"
+	const get = `Get "http://fake/apis/cnat.programming-kubernetes.info/v1alpha1/namespaces/default/ats?fieldSelector=metadata.name%3Dat": `
 	away := func(err error) string { return fmt.Sprintf("The API server does not respond: %v; retrying\n", err) }
 	for name, tc := range map[string]struct {
 		fails int // requests
@@ -294,12 +296,12 @@ func TestAway(t *testing.T) {
 		lists  int
 		stderr string // the beginning
 	}{
-		"no connection for long":   {60, errRefused, 61, away(errRefused) + gone},
+		"no connection for long":   {60, errRefused, 61, away(errors.New(get+errRefused.Error())) + gone},
 		"no etcd":                  {60, apierrors.NewServiceUnavailable("no"), 61, away(errors.New("no")) + gone},
 		"credentials are renewed":  {4, unauthorized, 5, away(unauthorized) + gone},
 		"credentials are refused":  {60, unauthorized, 5, away(unauthorized) + "error: watch at/at: no\nThe cluster does not accept your credentials"},
-		"a certificate is refused": {60, &net.OpError{Op: "remote error", Err: errors.New("bad certificate")}, 1, "error: watch at/at: remote error: bad certificate\n"},
-		"a plugin fails":           {60, errors.New("getting credentials: exit status 1"), 1, "error: watch at/at: getting credentials: exit status 1\n"},
+		"a certificate is refused": {60, &net.OpError{Op: "remote error", Err: errors.New("bad certificate")}, 1, "error: watch at/at: " + get + "remote error: bad certificate\n"},
+		"a plugin fails":           {60, errors.New("getting credentials: exit status 1"), 1, "error: watch at/at: " + get + "getting credentials: exit status 1\n"},
 	} {
 		t.Run(name, inBubble(func(t *testing.T) {
 			t.Helper()

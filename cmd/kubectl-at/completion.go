@@ -102,10 +102,10 @@ func completeWords(words ...string) cobra.CompletionFunc {
 func (c *cli) complete(words func(*resource.Info) []string, kinds ...string) cobra.CompletionFunc {
 	return func(_ *cobra.Command, args []string, _ string) (found []string, _ cobra.ShellCompDirective) {
 		err := c.connect()
+		if err != nil {
+			kinds = nil
+		}
 		for _, kind := range kinds {
-			if c.ats == nil { // It is not connected.
-				break
-			}
 			infos, failed := c.list(kind, "")
 			err = cmp.Or(err, failed)
 			for _, info := range infos {

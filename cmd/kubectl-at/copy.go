@@ -126,11 +126,7 @@ type copying struct {
 // --labels repeats.
 func sourceOf(object runtime.Object, keep labels.Set) (from source, err error) {
 	object = object.DeepCopyObject()
-	versions, _, err := kinds.ObjectKinds(object)
-	if err != nil {
-		return from, err
-	}
-	from.kind, from.name = versions[0].Kind, object.(metav1.Object).GetName()
+	from.kind, from.name = kindOf(object).Kind, object.(metav1.Object).GetName()
 	c := &copying{keep: keep, parts: map[string][]any{}}
 	switch object := object.(type) {
 	case *v1alpha1.At:

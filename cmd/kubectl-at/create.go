@@ -186,7 +186,7 @@ func (c *cli) announceAt(ctx context.Context, output *output, at *v1alpha1.At, i
 		fmt.Fprintf(c.ErrOut, "suspended, due %s: it does not start until %s\n", instant.In(c.local()).Format(longTime), c.kubectl("at resume %s", at.Name))
 	} else {
 		c.announce(output.runs(), instant, now, "")
-		c.announceFreeze(ctx, output, at, later(instant, now))
+		c.announceFreeze(output, at, later(instant, now))
 	}
 	if w.enabled() {
 		return c.follow(ctx, at, w)

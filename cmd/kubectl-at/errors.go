@@ -127,28 +127,28 @@ func report(root *cobra.Command, err error) int {
 
 // hintOn returns a hint about an error from the API server or from the connection to it.
 func hintOn(err error, flags *pflag.FlagSet) string {
-	kind := kindOf(err)
+	resource := resourceOfError(err)
 	switch {
 	case clientcmd.IsEmptyConfig(err):
 		return "Choose a cluster with --kubeconfig, --context or $KUBECONFIG."
 	case apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse):
-		return "The cluster does not know " + kind + ": cnat is not installed, or too old. Install it with " + kubectl(flags, "apply -f install.yaml") + ", which is part of each release, or choose another cluster with --context."
-	case apierrors.IsNotFound(err) && (kind == "ats" || kind == "cronats"):
+		return "The cluster does not know " + resource + ": cnat is not installed, or too old. Install it with " + kubectl(flags, "apply -f install.yaml") + ", which is part of each release, or choose another cluster with --context."
+	case apierrors.IsNotFound(err) && (resource == "ats" || resource == "cronats"):
 		return kubectl(flags, "at list --all") + " shows those of the namespace, " + kubectl(flags, "at list --all -A") + " those of all namespaces."
 	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), " cannot "):
 		return "You need a role that allows this, such as the cluster role view to read, or edit to write. Ask a cluster administrator; " + kubectl(flags, "auth whoami") + " shows your user."
 	case apierrors.IsUnauthorized(err):
 		return "The cluster does not accept your credentials: log in again, or choose another user with --user or --context."
 	case apierrors.IsAlreadyExists(err):
-		return "Choose another --name, or remove the other one with " + kubectl(flags, "at rm %s", strings.TrimSuffix(kind, "s")+"/NAME") + "."
+		return "Choose another --name, or remove the other one with " + kubectl(flags, "at rm %s", strings.TrimSuffix(resource, "s")+"/NAME") + "."
 	case utilnet.IsConnectionRefused(err):
 		return "The API server does not respond: check that the cluster is running, and that $KUBECONFIG and --context select the right one."
 	}
 	return ""
 }
 
-// kindOf returns the resource that an API server's error concerns.
-func kindOf(err error) string {
+// resourceOfError returns the resource that an API server's error concerns.
+func resourceOfError(err error) string {
 	var status apierrors.APIStatus
 	if errors.As(err, &status) && status.Status().Details != nil {
 		return status.Status().Details.Kind

@@ -121,7 +121,7 @@ func (o *every) create(cmd *cobra.Command, words, command []string) error {
 		return err
 	}
 	if next, err := nextOf(cronAt, now); err == nil {
-		o.announceFreeze(cmd.Context(), o.output, cronAt, next)
+		o.announceFreeze(o.output, cronAt, next)
 	}
 	return o.warn(cmd.Context(), o.output, cronAt)
 }

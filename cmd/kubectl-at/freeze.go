@@ -130,7 +130,6 @@ func (f *freezing) run(ctx context.Context, args []string) error {
 		return err
 	}
 	object := &v1alpha1.Freeze{
-		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.SchemeGroupVersion.String(), Kind: v1alpha1.FreezeKind},
 		ObjectMeta: metav1.ObjectMeta{Name: split.name},
 		Spec:       v1alpha1.FreezeSpec{Windows: []v1alpha1.FreezeWindow{window}, Reason: f.reason, Selector: selector},
 	}
@@ -246,27 +245,15 @@ starts, unless another Freeze holds. Times that a CronAt has skipped do not run.
 		if err := c.connect(); err != nil {
 			return err
 		}
-		namespace := c.namespace
 		if all && !c.flags.Changed("namespace") {
-			namespace = controllerNamespace
+			c.namespace = controllerNamespace
 		}
 		return each(c, args, func(arg string) error {
-			client := c.cnat.CnatV1alpha1().Freezes(namespace)
-			name := strings.TrimPrefix(arg, "freeze/")
-			object, err := client.Get(cmd.Context(), name, metav1.GetOptions{})
+			infos, err := c.find().ResourceNames("freezes", arg).Do().Infos()
 			if err != nil {
 				return err
 			}
-			options := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(object.UID))}
-			if output.isServer() {
-				options.DryRun = []string{metav1.DryRunAll}
-			}
-			if !output.isClient() {
-				if err := client.Delete(cmd.Context(), name, options); err != nil {
-					return c.unanswered(output, err, object, "deleted")
-				}
-			}
-			return output.print(c, object)
+			return c.remove(output, infos[0])
 		})
 	}
 	return cmd
@@ -282,17 +269,16 @@ func later(a, b time.Time) time.Time {
 
 // freezes returns the Freezes of a namespace and of the whole cluster, as far as the user may read
 // them.
-func (c *cli) freezes(ctx context.Context, namespace string) (*freeze.Set, error) {
+func (c *cli) freezes(namespace string) (*freeze.Set, error) {
 	var found []*freeze.Freeze
 	var failed []error
 	for _, from := range slices.Compact([]string{namespace, controllerNamespace}) {
-		list, err := c.cnat.CnatV1alpha1().Freezes(from).List(ctx, metav1.ListOptions{})
-		if err != nil {
-			failed = append(failed, err)
-			continue
-		}
-		for i := range list.Items {
-			ready, _ := freeze.New(&list.Items[i]) // What cannot be read holds nothing.
+		of := *c
+		of.namespace = from
+		all, err := listOf[*v1alpha1.Freeze](&of, "freezes", "")
+		failed = append(failed, err)
+		for _, one := range all {
+			ready, _ := freeze.New(one) // What cannot be read holds nothing.
 			found = append(found, ready)
 		}
 	}
@@ -301,11 +287,11 @@ func (c *cli) freezes(ctx context.Context, namespace string) (*freeze.Set, error
 
 // announceFreeze prints which Freeze would keep an At or the next At of a CronAt from starting. It
 // is a service: a Freeze that the user may not read is not announced.
-func (c *cli) announceFreeze(ctx context.Context, output *output, object object, instant time.Time) {
-	if output.isClient() || c.cnat == nil {
+func (c *cli) announceFreeze(output *output, object object, instant time.Time) {
+	if output.isClient() {
 		return
 	}
-	set, _ := c.freezes(ctx, object.GetNamespace())
+	set, _ := c.freezes(object.GetNamespace())
 	hold := set.Holding(freeze.NewSubject(object), instant)
 	if hold == nil {
 		return

@@ -86,7 +86,7 @@ func newRun(first entry, began, ended *metav1.Time) pastRun {
 }
 
 func runOfAt(at *v1alpha1.At) pastRun {
-	r := newRun(newEntry(v1alpha1.AtKind, at, time.Time{}, commandOf(&at.Spec.RunSpec)), at.Status.StartTime, at.Status.CompletionTime)
+	r := newRun(newEntry(at, time.Time{}, commandOf(&at.Spec.RunSpec)), at.Status.StartTime, at.Status.CompletionTime)
 	r.Reason, r.Message, r.ExitCode = cmp.Or(at.Status.Reason, string(at.Status.Phase)), at.Status.Message, at.Status.ExitCode
 	if failed := plan.TrueCondition(at.Status.Conditions, v1alpha1.ConditionFailed); failed != nil {
 		r.Failed, r.Message = true, cmp.Or(r.Message, failed.Message)
@@ -102,7 +102,7 @@ func runOfJob(job *batchv1.Job) pastRun {
 	if ended == nil && end != nil {
 		ended = &end.LastTransitionTime
 	}
-	r := newRun(newEntry("Job", job, time.Time{}, commandOfPod(&job.Spec.Template)), job.Status.StartTime, ended)
+	r := newRun(newEntry(job, time.Time{}, commandOfPod(&job.Spec.Template)), job.Status.StartTime, ended)
 	r.Reason = "Running"
 	if end != nil {
 		r.Failed, r.Reason, r.Message = end.Type == batchv1.JobFailed, cmp.Or(end.Reason, string(end.Type)), end.Message

@@ -33,6 +33,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -173,7 +174,8 @@ func (s *streams) lookAtNodes(parent *v1alpha1.At) {
 		return err
 	}
 	watched.Go(func() {
-		_ = watchObjects(ctx, s.ErrOut, s.ats, ofNodes(parent), "", func(at *v1alpha1.At) bool {
+		ofNodes := cache.NewFilteredListWatchFromClient(s.cnat, "ats", parent.Namespace, func(options *metav1.ListOptions) { options.LabelSelector = ofNodes(parent) })
+		_ = watchObjects(ctx, s.ErrOut, ofNodes, false, func(at *v1alpha1.At) bool {
 			s.look(at)
 			return false
 		}) // What it missed is read in the end.
@@ -409,7 +411,8 @@ func (l *podLog) copy(ctx context.Context, options *corev1.PodLogOptions, skip i
 }
 
 func (l *podLog) watchPod(ctx context.Context, seen func(*corev1.Pod) bool) error {
-	return watchObject(ctx, l.ErrOut, l.pods(), l.pod(), seen)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: l.at.Namespace, Name: l.pod()}}
+	return watchObject(ctx, l.ErrOut, l.kube.CoreV1().RESTClient(), pod, seen)
 }
 
 // mainContainer returns the index of the container that counts.

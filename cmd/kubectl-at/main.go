@@ -42,7 +42,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 
-	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	"programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/scheme"
 	cnatclient "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/typed/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/version"
@@ -84,13 +83,10 @@ type cli struct {
 
 	tz string // --tz
 
-	cnat clientset.Interface
-	kube kubernetes.Interface
-
 	// connect sets these. An empty namespace means all of them.
 	namespace string
-	ats       cnatclient.AtInterface
-	cronAts   cnatclient.CronAtInterface
+	cnat      rest.Interface // for the kinds of cnat
+	kube      kubernetes.Interface
 }
 
 // newCommand returns the command kubectl at. now is the clock.
@@ -213,21 +209,17 @@ func (c *cli) connect() (err error) {
 	if c.namespace, _, err = c.config.ToRawKubeConfigLoader().Namespace(); err != nil {
 		return err
 	}
-	if c.cnat == nil {
-		config, err := c.getter.ToRESTConfig()
-		if err != nil {
-			return err
-		}
-		if c.cnat, err = clientset.NewForConfig(config); err != nil {
-			return err
-		}
-		if c.kube, err = kubernetes.NewForConfig(config); err != nil {
-			return err
-		}
+	config, err := c.getter.ToRESTConfig()
+	if err != nil {
+		return err
 	}
-	client := c.cnat.CnatV1alpha1()
-	c.ats, c.cronAts = client.Ats(c.namespace), client.CronAts(c.namespace)
-	return nil
+	cnat, err := cnatclient.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	c.cnat = cnat.RESTClient()
+	c.kube, err = kubernetes.NewForConfig(config)
+	return err
 }
 
 // limits lets requests end with the command, and after a time.

@@ -155,13 +155,11 @@ func countsOf(nodes *v1alpha1.AtNodesStatus) string {
 }
 
 // ofNodes selects the Ats of the nodes of an At.
-func ofNodes(at *v1alpha1.At) metav1.ListOptions {
-	return metav1.ListOptions{LabelSelector: v1alpha1.LabelAtUID + "=" + string(at.UID)}
-}
+func ofNodes(at *v1alpha1.At) string { return v1alpha1.LabelAtUID + "=" + string(at.UID) }
 
 // nodeAts returns the Ats of the nodes of an At, sorted by node.
 func (c *cli) nodeAts(at *v1alpha1.At) ([]*v1alpha1.At, error) {
-	ats, err := c.listAts(ofNodes(at).LabelSelector)
+	ats, err := c.listAts(ofNodes(at))
 	slices.SortFunc(ats, func(a, b *v1alpha1.At) int { return strings.Compare(a.Spec.Node, b.Spec.Node) })
 	return ats, err
 }

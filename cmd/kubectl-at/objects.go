@@ -171,16 +171,21 @@ type object interface {
 	metav1.Object
 }
 
-// ref returns the name of an At or a CronAt for a message, as kubectl prints it.
-func ref(object metav1.Object) string {
-	switch object.(type) {
-	case *v1alpha1.CronAt:
-		return cronAtPrefix + object.GetName()
-	case *v1alpha1.Freeze:
-		return "freeze/" + object.GetName()
-	}
-	return "at/" + object.GetName()
+// kindOf returns the kind of an object, which may not name it.
+func kindOf(object runtime.Object) schema.GroupVersionKind {
+	versions, _, err := kinds.ObjectKinds(object)
+	utilruntime.Must(err) // kinds has all of them.
+	return versions[0]
 }
+
+// resourceOf returns the name of an object's kind in a request, such as ats.
+func resourceOf(object runtime.Object) string {
+	plural, _ := meta.UnsafeGuessKindToResource(kindOf(object))
+	return plural.Resource
+}
+
+// ref returns the name of an object for a message, as kubectl prints it.
+func ref(object object) string { return strings.ToLower(kindOf(object).Kind) + "/" + object.GetName() }
 
 // create creates an At, a CronAt or a Freeze, and prints it.
 func (c *cli) create(ctx context.Context, output *output, object object) error {
@@ -191,27 +196,11 @@ func (c *cli) create(ctx context.Context, output *output, object object) error {
 	if err != nil {
 		return err
 	}
-	options := metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict, FieldManager: fieldManager}
+	options := &metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict, FieldManager: fieldManager}
 	if output.isServer() {
 		options.DryRun = []string{metav1.DryRunAll}
 	}
-	switch object := object.(type) {
-	case *v1alpha1.At:
-		var created *v1alpha1.At
-		if created, err = c.ats.Create(ctx, object, options); err == nil {
-			*object = *created
-		}
-	case *v1alpha1.CronAt:
-		var created *v1alpha1.CronAt
-		if created, err = c.cronAts.Create(ctx, object, options); err == nil {
-			*object = *created
-		}
-	case *v1alpha1.Freeze:
-		var created *v1alpha1.Freeze
-		if created, err = c.cnat.CnatV1alpha1().Freezes(object.Namespace).Create(ctx, object, options); err == nil {
-			*object = *created
-		}
-	}
+	err = c.cnat.Post().Namespace(object.GetNamespace()).Resource(resourceOf(object)).VersionedParams(options, metav1.ParameterCodec).Body(object).Do(ctx).Into(object)
 	if err != nil {
 		return c.unanswered(output, err, object, "created")
 	}
@@ -228,7 +217,7 @@ func isUnanswered(err error) bool {
 }
 
 // unanswered adds to the error of a request what may have been done with an object.
-func (c *cli) unanswered(output *output, err error, object metav1.Object, done string) error {
+func (c *cli) unanswered(output *output, err error, object object, done string) error {
 	if output.isServer() || !isUnanswered(err) {
 		return err
 	}
@@ -279,7 +268,7 @@ func (c *cli) write(output *output, info *resource.Info, change func() error) er
 			return err
 		}
 		if err != nil {
-			return c.unanswered(output, err, info.Object.(metav1.Object), "changed")
+			return c.unanswered(output, err, info.Object.(object), "changed")
 		}
 		info.Object = patched
 		return nil
@@ -293,7 +282,7 @@ func (c *cli) remove(output *output, info *resource.Info) error {
 		helper := resource.NewHelper(info.Client, info.Mapping).DryRun(output.isServer())
 		_, err := helper.DeleteWithOptions(info.Namespace, info.Name, options)
 		if err != nil {
-			return c.unanswered(output, err, info.Object.(metav1.Object), "deleted")
+			return c.unanswered(output, err, info.Object.(object), "deleted")
 		}
 	}
 	return output.print(c, info.Object)

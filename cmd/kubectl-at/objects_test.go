@@ -25,6 +25,7 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,14 +34,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
-	kubefake "k8s.io/client-go/kubernetes/fake"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	kubetesting "k8s.io/client-go/testing"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-// fakeServer lets the clients of resource.Builder reach the objects of the fake clientsets.
+// fakeServer answers requests with the objects of the fake clientsets.
 type fakeServer struct {
 	getter
 	*world
@@ -52,22 +53,28 @@ func (s fakeServer) ToRESTConfig() (*rest.Config, error) {
 
 // RoundTrip implements http.RoundTripper.
 func (s fakeServer) RoundTrip(request *http.Request) (*http.Response, error) {
-	object, err := s.answer(request)
+	body, err := s.answer(request)
 	var status apierrors.APIStatus
 	code := http.StatusOK
 	switch {
 	case errors.As(err, &status):
 		failure := status.Status()
-		object, code = &failure, int(failure.Code)
+		code = int(failure.Code)
+		body, err = encode(&failure)
 	case err != nil:
 		return nil, err
 	}
+	return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}}, Body: body, Request: request}, err
+}
+
+// encode returns an object as the body of an answer.
+func encode(object runtime.Object) (io.ReadCloser, error) {
 	body, err := runtime.Encode(serializer.NewCodecFactory(kinds).LegacyCodec(kinds.PrioritizedVersionsAllGroups()...), object)
-	return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(body)), Request: request}, err
+	return io.NopCloser(bytes.NewReader(body)), err
 }
 
 // answer does what a request asks for, as the fake clientsets do.
-func (s fakeServer) answer(request *http.Request) (runtime.Object, error) {
+func (s fakeServer) answer(request *http.Request) (io.ReadCloser, error) {
 	fake := &s.cnat.Fake
 	path := strings.Split(strings.Trim(request.URL.Path, "/"), "/")
 	group := schema.GroupVersion{Version: path[1]}
@@ -76,13 +83,14 @@ func (s fakeServer) answer(request *http.Request) (runtime.Object, error) {
 		group, rest = schema.GroupVersion{Group: path[1], Version: path[2]}, path[3:]
 	}
 	if group != v1alpha1.SchemeGroupVersion {
-		fake = &s.kube.(*kubefake.Clientset).Fake
+		fake = &s.kube.Fake
 	}
 	namespace := ""
 	if len(rest) > 2 && rest[0] == "namespaces" {
 		namespace, rest = rest[1], rest[2:]
 	}
-	kind, err := mapper.KindFor(group.WithResource(rest[0]))
+	resource := group.WithResource(rest[0])
+	kind, err := kindOfResource(resource)
 	if err != nil {
 		return nil, err
 	}
@@ -90,26 +98,45 @@ func (s fakeServer) answer(request *http.Request) (runtime.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	var action kubetesting.Action
-	body := new(bytes.Buffer)
+	var body []byte
 	if request.Body != nil {
-		_, err = body.ReadFrom(request.Body)
-	}
-	switch {
-	case err != nil:
-		return nil, err
-	case request.Method == http.MethodDelete:
-		var options metav1.DeleteOptions
-		if err := json.Unmarshal(body.Bytes(), &options); err != nil {
+		if body, err = io.ReadAll(request.Body); err != nil {
 			return nil, err
 		}
-		action = kubetesting.NewDeleteActionWithOptions(group.WithResource(rest[0]), namespace, rest[1], options)
+	}
+	query := request.URL.Query()
+	var action kubetesting.Action
+	switch {
+	case request.Method == http.MethodDelete:
+		var options metav1.DeleteOptions
+		if err := json.Unmarshal(body, &options); err != nil {
+			return nil, err
+		}
+		action = kubetesting.NewDeleteActionWithOptions(resource, namespace, rest[1], options)
 	case request.Method == http.MethodPatch:
-		action = kubetesting.NewPatchAction(group.WithResource(rest[0]), namespace, rest[1], types.MergePatchType, body.Bytes())
+		options := metav1.PatchOptions{DryRun: query["dryRun"]}
+		action = kubetesting.NewPatchActionWithOptions(resource, namespace, rest[1], types.PatchType(request.Header.Get("Content-Type")), body, options)
+	case request.Method == http.MethodPost:
+		if err := runtime.DecodeInto(serializer.NewCodecFactory(kinds).UniversalDeserializer(), body, empty); err != nil {
+			return nil, err
+		}
+		empty.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
+		action = kubetesting.NewCreateActionWithOptions(resource, namespace, empty, metav1.CreateOptions{DryRun: query["dryRun"]})
+	case len(rest) > 2: // The only subresource is a log.
+		options := &corev1.PodLogOptions{Container: query.Get("container"), Follow: query.Has("follow"), Previous: query.Has("previous")}
+		return s.kube.CoreV1().Pods(namespace).GetLogs(rest[1], options).Stream(request.Context())
 	case len(rest) > 1:
-		action = kubetesting.NewGetAction(group.WithResource(rest[0]), namespace, rest[1])
+		action = kubetesting.NewGetAction(resource, namespace, rest[1])
 	default:
-		action = kubetesting.NewListAction(group.WithResource(rest[0]), kind, namespace, metav1.ListOptions{})
+		options := metav1.ListOptions{LabelSelector: query.Get("labelSelector"), FieldSelector: query.Get("fieldSelector")}
+		if query.Has("watch") {
+			watcher, err := fake.InvokesWatch(kubetesting.NewWatchActionWithOptions(resource, namespace, options))
+			if err != nil {
+				return nil, err
+			}
+			return watched(watcher, options.FieldSelector), nil
+		}
+		action = kubetesting.NewListActionWithOptions(resource, kind, namespace, options)
 		if empty, err = kinds.New(group.WithKind(kind.Kind + "List")); err != nil {
 			return nil, err
 		}
@@ -118,14 +145,49 @@ func (s fakeServer) answer(request *http.Request) (runtime.Object, error) {
 	if object == nil {
 		object = &metav1.Status{Status: metav1.StatusSuccess}
 	}
-	if err != nil || !meta.IsListType(object) {
-		return object, err
+	if err == nil && meta.IsListType(object) {
+		err = selected(object, query.Get("labelSelector"), query.Get("fieldSelector"))
 	}
-	return object, selected(object, request.URL.Query().Get("labelSelector"))
+	if err != nil {
+		return nil, err
+	}
+	return encode(object)
 }
 
-// selected removes the objects from a list that a label selector does not select.
-func selected(list runtime.Object, text string) error {
+// kindOfResource returns the kind of a resource in a request.
+func kindOfResource(resource schema.GroupVersionResource) (schema.GroupVersionKind, error) {
+	if resource.Resource == "events" {
+		return corev1.SchemeGroupVersion.WithKind("Event"), nil
+	}
+	return mapper.KindFor(resource)
+}
+
+// watched returns what a watcher reports on the objects with the name of a field selector, if it has one.
+func watched(watcher watch.Interface, selector string) io.ReadCloser {
+	reader, writer := io.Pipe()
+	go func() {
+		for event := range watcher.ResultChan() {
+			if name, isOne := strings.CutPrefix(selector, "metadata.name="); isOne && event.Object.(metav1.Object).GetName() != name {
+				continue
+			}
+			object, err := encode(event.Object)
+			if err != nil {
+				writer.CloseWithError(err)
+				return
+			}
+			raw, _ := io.ReadAll(object)
+			if json.NewEncoder(writer).Encode(metav1.WatchEvent{Type: string(event.Type), Object: runtime.RawExtension{Raw: raw}}) != nil {
+				return
+			}
+		}
+		_ = writer.Close()
+	}()
+	return closing{reader, watcher.Stop}
+}
+
+// selected removes the objects from a list that the selectors do not select.
+func selected(list runtime.Object, text, ofFields string) error {
+	name, isOne := strings.CutPrefix(ofFields, "metadata.name=")
 	selector, err := labels.Parse(text)
 	if err != nil {
 		return err
@@ -136,7 +198,7 @@ func selected(list runtime.Object, text string) error {
 	}
 	var found []runtime.Object
 	for _, item := range items {
-		if selector.Matches(labels.Set(item.(metav1.Object).GetLabels())) {
+		if selector.Matches(labels.Set(item.(metav1.Object).GetLabels())) && (!isOne || item.(metav1.Object).GetName() == name) {
 			found = append(found, item)
 		}
 	}

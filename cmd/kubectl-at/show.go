@@ -66,7 +66,7 @@ its events. Or those of a CronAt: what it runs, its next times, its Ats and its 
 func (c *cli) show(ctx context.Context, at *v1alpha1.At) error {
 	// A user who can see Ats may not be able to see Pods or events: print the rest of the
 	// page anyway.
-	pods, podsErr := c.kube.CoreV1().Pods(c.namespace).List(ctx, metav1.ListOptions{LabelSelector: v1alpha1.LabelAtUID + "=" + string(at.UID)})
+	pods, podsErr := c.kube.CoreV1().Pods(c.namespace).List(ctx, metav1.ListOptions{LabelSelector: ofNodes(at)})
 	slices.SortFunc(pods.Items, func(a, b corev1.Pod) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
 	var newest *corev1.Pod
 	for i := range pods.Items {

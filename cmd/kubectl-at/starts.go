@@ -102,7 +102,7 @@ func startOfAt(at *v1alpha1.At, now time.Time) (s start, starts bool) {
 		instant, s.State = next.Time, startRetries
 		s.Message = fmt.Sprintf("%d failed", at.Status.Failed)
 	}
-	s.entry = newEntry(v1alpha1.AtKind, at, instant, commandOf(&at.Spec.RunSpec))
+	s.entry = newEntry(at, instant, commandOf(&at.Spec.RunSpec))
 	s.setState(now)
 	return s, true
 }
@@ -152,7 +152,7 @@ func durations(ats []*v1alpha1.At) map[string]time.Duration {
 func startsOfCronAt(cronAt *v1alpha1.CronAt, took time.Duration, now, until time.Time) []start {
 	resumed := *cronAt
 	resumed.Spec.Suspend = nil
-	all := occurrences(newEntry(v1alpha1.CronAtKind, cronAt, now, commandOf(&cronAt.Spec.AtTemplate.Spec)), &resumed, now, until)
+	all := occurrences(newEntry(cronAt, now, commandOf(&cronAt.Spec.AtTemplate.Spec)), &resumed, now, until)
 	for i := range all {
 		if i > 0 && took > all[i].Time.Sub(all[i-1].Time) {
 			all[i].State, all[i].Message = startMayOverlap, "the last run took "+short(took)
@@ -176,7 +176,7 @@ func startsOfCronJob(cronJob *batchv1.CronJob, now, until time.Time) []start {
 	}
 	same := &v1alpha1.CronAt{Spec: v1alpha1.CronAtSpec{Schedule: cronJob.Spec.Schedule, TimeZone: cronJob.Spec.TimeZone}}
 	same.CreationTimestamp = cronJob.CreationTimestamp
-	all := occurrences(newEntry("CronJob", cronJob, now, commandOfPod(&cronJob.Spec.JobTemplate.Spec.Template)), same, now, until)
+	all := occurrences(newEntry(cronJob, now, commandOfPod(&cronJob.Spec.JobTemplate.Spec.Template)), same, now, until)
 	if len(all) > 0 && ptr.Deref(cronJob.Spec.Suspend, false) {
 		all = all[:1]
 		all[0].State = startSuspended

@@ -82,7 +82,6 @@ func TestTranscripts(t *testing.T) {
 // transcript is a command line, and what happens around it.
 type transcript struct {
 	*world
-	kube    *kubefake.Clientset
 	stdin   []string
 	objects map[string]runtime.Object // by their words in the transcript
 	later   []watch.Event             // what watches report
@@ -90,8 +89,8 @@ type transcript struct {
 
 func newTranscript(t *testing.T) *transcript {
 	t.Helper()
-	x := &transcript{world: newWorld(t), kube: kubefake.NewClientset(), objects: map[string]runtime.Object{}}
-	x.world.kube, x.patience = x.kube, patience
+	x := &transcript{world: newWorld(t), objects: map[string]runtime.Object{}}
+	x.kube, x.patience = kubefake.NewClientset(), patience
 	began := time.Now()
 	x.now = func() time.Time { return now.Add(time.Since(began)) }
 	t.Setenv("TZ", "UTC")
@@ -285,7 +284,6 @@ func failure(resource, text string) error {
 
 // request returns the line for a request that writes.
 func request(t *testing.T, action kubetesting.Action) string {
-	t.Helper()
 	t.Helper()
 	line := fmt.Sprintf("> %s %s", action.GetVerb(), action.GetResource().Resource)
 	var body any

@@ -109,7 +109,7 @@ func (c *cli) follow(ctx context.Context, at *v1alpha1.At, w *wait) error {
 	defer timer.Stop()
 	states, watched := make(chan *v1alpha1.At), make(chan error, 1)
 	go func() {
-		watched <- watchObject(ctx, c.ErrOut, c.ats, at.Name, func(next *v1alpha1.At) bool {
+		watched <- watchObject(ctx, c.ErrOut, c.cnat, at, func(next *v1alpha1.At) bool {
 			select {
 			case states <- next:
 			case <-ctx.Done():

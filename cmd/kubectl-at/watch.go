@@ -30,8 +30,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 	watchtools "k8s.io/client-go/tools/watch"
 
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
@@ -94,35 +95,22 @@ func (c closing) Close() error {
 // errGone means that the watched object does not exist or no longer exists.
 var errGone = errors.New("does not exist")
 
-// objects is a list of one kind of object.
-type objects interface {
-	runtime.Object
-	metav1.ListInterface
-}
-
-// listerWatcher is the client for one kind of object in one namespace.
-type listerWatcher[L objects] interface {
-	List(ctx context.Context, options metav1.ListOptions) (L, error)
-	Watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error)
-}
-
 // watchObject calls seen with the named object and with each later state of it, until
 // seen returns true. Like kubectl wait, it lists again whenever the watch ends: it misses
 // no state that matters, and survives a restart of the API server and an expired
 // resourceVersion. Once the object is deleted, it calls seen with the last state and
 // returns errGone. It retries while the API server does not respond, and writes the first
 // of several consecutive errors to errOut.
-func watchObject[T object, L objects](ctx context.Context, errOut io.Writer, client listerWatcher[L], name string, seen func(T) bool) error {
-	selector := fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
-	return watchObjects(ctx, errOut, client, metav1.ListOptions{FieldSelector: selector}, name, seen)
+func watchObject[T object](ctx context.Context, errOut io.Writer, client rest.Interface, of T, seen func(T) bool) error {
+	selector := fields.OneTermEqualSelector(metav1.ObjectNameField, of.GetName())
+	return watchObjects(ctx, errOut, cache.NewListWatchFromClient(client, resourceOf(of), of.GetNamespace(), selector), true, seen)
 }
 
-// watchObjects does the same for all selected objects. Without a name, it does not end when
-// they are deleted.
-func watchObjects[T object, L objects](ctx context.Context, errOut io.Writer, client listerWatcher[L], options metav1.ListOptions, name string, seen func(T) bool) error {
+// watchObjects does the same for what a client lists, if that is not one object until that is deleted.
+func watchObjects[T object](ctx context.Context, errOut io.Writer, client *cache.ListWatch, isOne bool, seen func(T) bool) error {
 	failed, refused := false, 0
 	for {
-		done, err := watchOnce(ctx, client, options, name, func(item T) bool {
+		done, err := watchOnce(ctx, client, isOne, func(item T) bool {
 			failed, refused = false, 0
 			return seen(item)
 		})
@@ -164,8 +152,8 @@ func isAway(err error) bool {
 	return operation != nil && !isAlert || isUnanswered(err)
 }
 
-func watchOnce[T object, L objects](ctx context.Context, client listerWatcher[L], options metav1.ListOptions, name string, seen func(T) bool) (bool, error) {
-	list, err := client.List(ctx, options)
+func watchOnce[T object](ctx context.Context, client *cache.ListWatch, isOne bool, seen func(T) bool) (bool, error) {
+	list, err := client.ListWithContext(ctx, metav1.ListOptions{})
 	if err != nil {
 		return false, err
 	}
@@ -173,20 +161,15 @@ func watchOnce[T object, L objects](ctx context.Context, client listerWatcher[L]
 	if err != nil {
 		return false, err
 	}
-	found := name == ""
 	for _, item := range items {
-		if item, ok := item.(T); ok && (name == "" || item.GetName() == name) {
-			found = true
-			if seen(item) {
-				return true, nil
-			}
+		if seen(item.(T)) {
+			return true, nil
 		}
 	}
-	if !found {
+	if isOne && len(items) == 0 {
 		return false, errGone
 	}
-	options.ResourceVersion = list.GetResourceVersion()
-	watcher, err := client.Watch(ctx, options)
+	watcher, err := client.WatchWithContext(ctx, metav1.ListOptions{ResourceVersion: list.(metav1.ListInterface).GetResourceVersion()})
 	if err != nil {
 		return false, err
 	}
@@ -194,14 +177,10 @@ func watchOnce[T object, L objects](ctx context.Context, client listerWatcher[L]
 		if event.Type == watch.Error {
 			return false, apierrors.FromObject(event.Object)
 		}
-		item, ok := event.Object.(T)
-		if !ok || name != "" && item.GetName() != name {
-			return false, nil
-		}
-		if seen(item) {
+		if item, ok := event.Object.(T); ok && seen(item) {
 			return true, nil
 		}
-		if event.Type == watch.Deleted && name != "" {
+		if event.Type == watch.Deleted && isOne {
 			return false, errGone
 		}
 		return false, nil

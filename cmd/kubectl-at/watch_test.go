@@ -116,7 +116,7 @@ func TestRequestTimeout(t *testing.T) {
 	defer func() { _ = server.Close() }()
 	for _, command := range []string{"list", "show x", "now --name=x -- x", "now --from=cronjob/x"} {
 		w := newWorld(t)
-		w.cli.cnat, w.kube, w.getter = nil, nil, getter{w.config}
+		w.getter = getter{w.config}
 		code := w.run(t, slices.Concat([]string{"--server=http://" + server.Addr().String(), "--request-timeout=20ms"}, strings.Fields(command))...)
 		if code != exitError || !strings.Contains(w.stderr.String(), "the API server has not answered for 20ms") {
 			t.Errorf("%s: exit code %d, stderr %q", command, code, w.stderr.String())
