@@ -159,8 +159,7 @@ func (c *cli) fill(found *agenda, flags *agendaFlags) error {
 		return err
 	}
 	cronJobs, err := listIfAllowed[*batchv1.CronJob](c, "cronjobs", flags.selector)
-	freezes, _ := c.freezes(c.namespace) // as far as the user may read them
-	found.Starts = startsOf(ats, cronAts, cronJobs, freezes, found.From, found.Until)
+	found.Starts = startsOf(ats, cronAts, cronJobs, c.freezes(c.namespace), found.From, found.Until)
 	return err
 }
 

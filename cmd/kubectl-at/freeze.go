@@ -18,15 +18,16 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"programming-kubernetes.info/cnat-controller/cmd/kubectl-at/timespec"
@@ -34,9 +35,18 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/freeze"
 )
 
-// controllerNamespace is the namespace of the controller in the manifests. A Freeze there can hold
-// everywhere.
+// controllerNamespace is the namespace of the controller in the manifests.
 const controllerNamespace = "cnat-system"
+
+// findController returns the namespace of the controller, whose Freezes can hold everywhere. If the user
+// cannot find it, that is the one in the manifests.
+func (c *cli) findController() string {
+	found, _ := listOf[*appsv1.Deployment](c.in(metav1.NamespaceAll), "deployments", "app.kubernetes.io/name=cnat-controller")
+	if len(found) != 1 {
+		return controllerNamespace
+	}
+	return found[0].Namespace
+}
 
 // freezing has the flags of kubectl at freeze.
 type freezing struct {
@@ -75,7 +85,7 @@ at --help for the syntax of TIME.`,
 	f.output = addOutput(cmd, "created")
 	cmd.Flags().StringVar(&f.reason, "reason", "", "What people see who wait, such as \"Change freeze, ask #ops\"")
 	cmd.Flags().StringVarP(&f.selector, "selector", "l", "", "Only Ats and CronAts with these labels, such as app=shop, and what they create")
-	cmd.Flags().BoolVarP(&f.all, "all-namespaces", "A", false, "In all namespaces: write the Freeze to the namespace of the controller, "+controllerNamespace+" unless -n is given")
+	cmd.Flags().BoolVarP(&f.all, "all-namespaces", "A", false, "In all namespaces: write the Freeze to the namespace of the controller, which is "+controllerNamespace+" if you cannot see it, or to that of -n")
 	return cmd
 }
 
@@ -140,7 +150,8 @@ func (f *freezing) run(ctx context.Context, args []string) error {
 		return err
 	}
 	if f.all && !f.flags.Changed("namespace") {
-		object.Namespace = controllerNamespace
+		object.Namespace = f.findController()
+		fmt.Fprintf(f.ErrOut, "in namespace %s: only in that of the controller, a Freeze holds everywhere\n", object.Namespace)
 	}
 	if !f.all {
 		// In the namespace of the controller, it would otherwise hold everywhere.
@@ -237,7 +248,7 @@ starts, unless another Freeze holds. Times that a CronAt has skipped do not run.
 		Args: cobra.MinimumNArgs(1),
 	}
 	output := addOutput(cmd, "deleted")
-	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", false, "Those in the namespace of the controller, "+controllerNamespace+" unless -n is given")
+	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", false, "Those in the namespace of the controller, which is "+controllerNamespace+" if you cannot see it, or in that of -n")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := output.validate(); err != nil {
 			return err
@@ -246,7 +257,7 @@ starts, unless another Freeze holds. Times that a CronAt has skipped do not run.
 			return err
 		}
 		if all && !c.flags.Changed("namespace") {
-			c.namespace = controllerNamespace
+			c.namespace = c.findController()
 		}
 		return each(c, args, func(arg string) error {
 			infos, err := c.find().ResourceNames("freezes", arg).Do().Infos()
@@ -267,22 +278,38 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// freezes returns the Freezes of a namespace and of the whole cluster, as far as the user may read
-// them.
-func (c *cli) freezes(namespace string) (*freeze.Set, error) {
+// freezes returns the Freezes of a namespace, or of all of them, and of the whole cluster, as far as the
+// user may read them.
+func (c *cli) freezes(namespace string) *freeze.Set {
+	controller := c.findController()
 	var found []*freeze.Freeze
-	var failed []error
-	for _, from := range slices.Compact([]string{namespace, controllerNamespace}) {
-		of := *c
-		of.namespace = from
-		all, err := listOf[*v1alpha1.Freeze](&of, "freezes", "")
-		failed = append(failed, err)
+	var labelsOf map[string]labels.Set
+	for _, from := range slices.Compact([]string{namespace, controller}) {
+		all, _ := listOf[*v1alpha1.Freeze](c.in(from), "freezes", "")
 		for _, one := range all {
 			ready, _ := freeze.New(one) // What cannot be read holds nothing.
 			found = append(found, ready)
+			if from == controller && one.Spec.NamespaceSelector != nil && labelsOf == nil {
+				labelsOf = c.labelsOfNamespaces(namespace)
+			}
 		}
 	}
-	return freeze.NewSet(controllerNamespace, found, nil), errors.Join(failed...)
+	return freeze.NewSet(controller, found, labelsOf)
+}
+
+// labelsOfNamespaces returns the labels of a namespace, or of all of them. A user who may not read them has
+// Freezes announced that select namespaces by name, but not by other labels.
+func (c *cli) labelsOfNamespaces(name string) map[string]labels.Set {
+	found := c.find().ResourceNames("namespaces", name)
+	if name == metav1.NamespaceAll {
+		found = c.find().ResourceTypes("namespaces").SelectAllParam(true)
+	}
+	infos, _ := found.Flatten().Do().Infos()
+	all := map[string]labels.Set{}
+	for _, info := range infos {
+		all[info.Name] = info.Object.(*corev1.Namespace).Labels
+	}
+	return all
 }
 
 // announceFreeze prints which Freeze would keep an At or the next At of a CronAt from starting. It
@@ -291,8 +318,7 @@ func (c *cli) announceFreeze(output *output, object object, instant time.Time) {
 	if output.isClient() {
 		return
 	}
-	set, _ := c.freezes(object.GetNamespace())
-	hold := set.Holding(freeze.NewSubject(object), instant)
+	hold := c.freezes(object.GetNamespace()).Holding(freeze.NewSubject(object), instant)
 	if hold == nil {
 		return
 	}

@@ -108,6 +108,13 @@ func (c *cli) find() *resource.Builder {
 		NamespaceParam(c.namespace).DefaultNamespace().AllNamespaces(c.namespace == "")
 }
 
+// in returns the same in another namespace, or in all of them.
+func (c *cli) in(namespace string) *cli {
+	there := *c
+	there.namespace = namespace
+	return &there
+}
+
 // get reads the At or the CronAt that an argument names. A name without a kind is that of an At.
 func (c *cli) get(arg string) (*resource.Info, error) {
 	if kind, _ := reference(arg); strings.Contains(arg, "/") && kind != v1alpha1.AtKind && kind != v1alpha1.CronAtKind {
