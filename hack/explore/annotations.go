@@ -136,6 +136,9 @@ func (s *state) checkChange(before *object, after *content) {
 	if isForeignPod(before) {
 		s.violation = "a Pod of somebody else is changed"
 	}
+	if s.x.own() == cronAts && before.kind == cronAts {
+		s.recordSkipped(before.cronAt(), after.meta.(*v1alpha1.CronAt))
+	}
 	if s.x.own() != deployments {
 		return
 	}

@@ -371,9 +371,9 @@ func (x *explorer) finish(p *replayer, c controller, s *state) controller {
 // execute sends the request of a controller, and lets the fault happen to it.
 func (x *explorer) execute(n *state, p *replayer, i int, b beginning, f fault, claims bool) {
 	r := b.outcome.request
-	n.observe(r)
 	n.controllers[i] = b.controller
 	c := &n.controllers[i]
+	n.observe(r, c)
 	next := &syncing{name: b.name}
 	if c.sync != nil {
 		next.answers = slices.Clip(c.sync.answers)

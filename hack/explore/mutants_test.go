@@ -213,7 +213,7 @@ var mutants = map[string]mutant{
 	"a child without a finalizer": {"nodes", "runs it twice", all(within([]float64{60}, budget{edits: 1}, deleteChild), after(
 		"controller A: at: reads all", "controller A: at: reads all", "controller A: at: reads all", "controller A: at: writes status RUNNING", "controller A: at: reads the At",
 		"controller B (news of 1 Ats): at: reads the At", "controller B: at: CreateAts", "controller B: at: CreateAts",
-		"controller B (news of 2 Ats): at: reads all", "controller B: at: reads all", "controller B: at: writes status RUNNING",
+		"controller B (news of 2 Ats): at: reads the At", "controller B: at: reads all", "controller B: at: reads all", "controller B: at: writes status RUNNING",
 		"controller B: at: reads the At", "controller B: at: ResumeAts",
 	)), sends(func(r *request) {
 		if r.verb == create && r.kind == ats {
@@ -321,6 +321,49 @@ var mutants = map[string]mutant{
 	"a removed annotation has no effect": {"annotation", "the CronAt stays", nil, annotation(func(w *annotationplan.World) {
 		if w.Workload != nil && !annotationplan.IsAnnotated(w.Workload) {
 			w.Workload = nil
+		}
+	})},
+	"a first Pod starts in a Freeze": {"freeze", "although Freeze", nil, decides(func(w *plan.World) {
+		if w.At.Status.Failed == 0 {
+			w.Frozen = nil
+		}
+	})},
+	"a further attempt starts in a Freeze": {"thaw", "although Freeze", nil, decides(func(w *plan.World) {
+		if w.At.Status.Failed > 0 {
+			w.Frozen = nil
+		}
+	})},
+	"a restart is sent in a Freeze": {"freeze-restart", "although Freeze", nil, decides(func(w *plan.World) { w.Frozen = nil })},
+	"what waits for a Freeze never starts": {"thaw", "At at is RUNNING", nil, func(x *explorer) {
+		x.decide = func(w plan.World) plan.Decision {
+			d := plan.Decide(w)
+			if _, creates := d.Action.(plan.CreatePod); creates && plan.IsFrozen(w.At) {
+				return plan.Decision{}
+			}
+			return d
+		}
+	}},
+	"a Freeze hides the deadline": {"freeze", "At at is PENDING", nil, func(x *explorer) {
+		x.decide = func(w plan.World) plan.Decision {
+			if d := plan.Decide(w); w.Frozen == nil || d.Status == nil || d.Status.Reason == v1alpha1.ReasonFrozen {
+				return d
+			}
+			return plan.Decision{}
+		}
+	}},
+	"a Freeze hides how a command ended": {"freeze", "At at is RUNNING", nil, func(x *explorer) {
+		x.decide = func(w plan.World) plan.Decision {
+			if w.Frozen != nil && w.At.Status.Phase == v1alpha1.PhaseRunning {
+				return plan.Decision{}
+			}
+			return plan.Decide(w)
+		}
+	}},
+	"a time of a CronAt runs in a Freeze": {"skip", "although Freeze", nil, cronAt(func(_ *cronsteps.Steps, w *cronplan.World) { w.Freezes = nil })},
+	"a skipped time of a CronAt runs later": {"skip", "or its time skipped", nil, cronAt(func(_ *cronsteps.Steps, w *cronplan.World) {
+		if w.CronAt != nil && w.Freezes.IsEmpty() {
+			w.CronAt = w.CronAt.DeepCopy()
+			w.CronAt.Status.Skipped = nil
 		}
 	})},
 	"a restart is never seen": {"restart", "At at is RUNNING", nil, decides(func(w *plan.World) {

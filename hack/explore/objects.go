@@ -45,21 +45,22 @@ const (
 	nodes
 	cronAts
 	deployments
+	freezes
 	kinds int = iota
 )
 
 // watches reports whether the controller of a kind watches another one. That of Ats reads
 // Deployments when it needs them; that of Deployments is the one of their annotations.
 func (k kind) watches(other kind) bool {
-	return slices.Contains([...][]kind{ats: {ats, pods, nodes}, cronAts: {cronAts, ats}, deployments: {deployments, cronAts}}[k], other)
+	return slices.Contains([...][]kind{ats: {ats, pods, nodes, freezes}, cronAts: {cronAts, ats, freezes}, deployments: {deployments, cronAts}}[k], other)
 }
 
 func (k kind) resource() schema.GroupResource {
-	return [...]schema.GroupResource{v1alpha1.Resource("ats"), corev1.Resource("pods"), corev1.Resource("nodes"), v1alpha1.Resource("cronats"), {Group: appsv1.GroupName, Resource: "deployments"}}[k]
+	return [...]schema.GroupResource{v1alpha1.Resource("ats"), corev1.Resource("pods"), corev1.Resource("nodes"), v1alpha1.Resource("cronats"), {Group: appsv1.GroupName, Resource: "deployments"}, v1alpha1.Resource("freezes")}[k]
 }
 
 func (k kind) String() string {
-	return [...]string{"Ats", "Pods", "nodes", "CronAts", "Deployments"}[k]
+	return [...]string{"Ats", "Pods", "nodes", "CronAts", "Deployments", "Freezes"}[k]
 }
 
 // content is an object without its resource version. Equal ones are the same pointer.
@@ -175,6 +176,8 @@ func kindOf(meta metav1.Object) kind {
 		return cronAts
 	case *appsv1.Deployment, *metav1.PartialObjectMetadata:
 		return deployments
+	case *v1alpha1.Freeze:
+		return freezes
 	}
 	panic("unknown kind")
 }

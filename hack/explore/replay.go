@@ -39,6 +39,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
 	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronsteps"
+	"programming-kubernetes.info/cnat-controller/pkg/freeze"
 	informers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions"
 	cnatinformers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/staleness"
@@ -73,6 +74,7 @@ type replayer struct {
 	cron        *cronsteps.Steps
 	annotations *annotationsteps.Steps
 	stores      [kinds]cache.Indexer
+	freezes     *freeze.Set
 	reached     string
 	answers     []answer
 	// pending is the first request without an answer.
@@ -163,7 +165,7 @@ func newReplayer(x *explorer) *replayer {
 	utilruntime.Must(err)
 	p.cron, err = cronsteps.New(cnatClient{replayer: p}, cnatInformers.CronAts(), atInformer, noRecorder{}, p.clock)
 	utilruntime.Must(err)
-	p.stores = [kinds]cache.Indexer{cronAts: cnatInformers.CronAts().Informer().GetIndexer(), ats: atInformer.Informer().GetIndexer(), pods: podInformer.Informer().GetIndexer(), nodes: kubeInformers.Nodes().Informer().GetIndexer(), deployments: cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil)}
+	p.stores = [kinds]cache.Indexer{cronAts: cnatInformers.CronAts().Informer().GetIndexer(), ats: atInformer.Informer().GetIndexer(), pods: podInformer.Informer().GetIndexer(), nodes: kubeInformers.Nodes().Informer().GetIndexer(), deployments: cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil), freezes: cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil)}
 	p.annotations = &annotationsteps.Steps{
 		Client:         cnatClient{replayer: p},
 		MetadataClient: metadataClient{replayer: p},
@@ -239,6 +241,9 @@ func (p *replayer) syncAt(key cache.ObjectName, now int8) (what string) {
 		_, _ = p.steps.Step(ctx, key, world, func(w plan.World) plan.Decision {
 			p.tick(now)
 			w.Now, w.Forecast = p.clock.Now(), &plan.Forecast{}
+			if w.At != nil {
+				w.Frozen = p.freezes.Holding(freeze.NewSubject(w.At), w.Now)
+			}
 			d := decide(w)
 			if p.pending == nil {
 				what = nameOf(d)
@@ -277,7 +282,7 @@ func (p *replayer) syncCronAt(key cache.ObjectName, now int8) string {
 	what := ""
 	_, _ = p.cron.Sync(context.Background(), key, func(world *cronplan.World) cronplan.Decision {
 		p.tick(now)
-		world.Now = p.clock.Now()
+		world.Now, world.Freezes = p.clock.Now(), p.freezes
 		maps.Copy(p.counted, world.CountedSince)
 		if p.x.mutateCronAt != nil {
 			p.x.mutateCronAt(p.cron, world)
@@ -314,6 +319,7 @@ func (p *replayer) prepare(c *controller, now int8) {
 	for k := range all {
 		utilruntime.Must(p.stores[k].Replace(all[k], ""))
 	}
+	p.freezes = c.obeys()
 	p.answers, p.pending, p.writes = nil, nil, nil
 	if c.sync != nil {
 		p.answers = c.sync.answers

@@ -31,6 +31,9 @@ import (
 // due is when the At of a scenario is due, in seconds.
 const due = 60
 
+// forever is after the end of a scenario, in seconds.
+const forever = 1e6
+
 // newAt returns the At of a scenario.
 func newAt(change func(spec *v1alpha1.AtSpec)) *v1alpha1.At {
 	at := &v1alpha1.At{ObjectMeta: metav1.ObjectMeta{Name: "at"}, Spec: v1alpha1.AtSpec{
@@ -43,8 +46,11 @@ func newAt(change func(spec *v1alpha1.AtSpec)) *v1alpha1.At {
 	return at
 }
 
+// worker is the label of the nodes on which an At runs.
+var worker = map[string]string{"role": "worker"}
+
 func newNode(name string) *corev1.Node {
-	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: worker}}
 }
 
 // maxFlight is for how many seconds a request may be on its way: the controller gives a creation
@@ -136,6 +142,51 @@ var scenarios = []scenario{
 		edits:    []edit{deleteAt, createAgain},
 	},
 	{
+		name: "freeze", doc: "one At with a starting deadline, watches that are behind, and a Freeze that users write, move and delete",
+		objects:  []metav1.Object{newAt(func(spec *v1alpha1.AtSpec) { spec.StartingDeadlineSeconds = ptr.To[int64](20) })},
+		instants: []float64{60, 71, 90},
+		left:     budget{edits: 2},
+		lag:      1,
+		edits:    []edit{freezeUntil(71), freezeUntil(forever), unfreeze},
+	},
+	{
+		name: "thaw", doc: "one At whose first attempt has failed before a Freeze that ends, of which a request fails and a controller is killed",
+		objects:  []metav1.Object{newAt(func(spec *v1alpha1.AtSpec) { spec.BackoffLimit = ptr.To[int32](1) })},
+		instants: []float64{60, 71, 90},
+		begins:   []string{"the command fails in at-pod", "a user writes the Freeze until 90 s"},
+		left:     budget{faults: 1, edits: 1, crashes: 1},
+		lag:      1,
+		edits:    []edit{freezeUntil(90)},
+		fails:    true,
+	},
+	{
+		name: "freeze-nodes", doc: "an At on two nodes after the first one, watches that are behind, and a Freeze that users write and delete",
+		objects:  onNodes,
+		instants: []float64{60, 71},
+		begins:   []string{"the command succeeds in at-a-pod"},
+		left:     budget{edits: 2},
+		lag:      1,
+		edits:    []edit{freezeUntil(71), unfreeze},
+	},
+	{
+		name: "freeze-restart", doc: "a Deployment that is restarted, watches that are behind, and a Freeze that users write and delete",
+		objects:  ofDeployment,
+		instants: []float64{60, 71},
+		left:     budget{edits: 2},
+		lag:      1,
+		edits:    []edit{freezeUntil(71), unfreeze},
+	},
+	{
+		name: "skip", doc: "a CronAt with two times, watches that are behind, and a Freeze that users write, move and delete",
+		objects:  []metav1.Object{newCronAt(v1alpha1.ForbidConcurrent)},
+		instants: []float64{0, 60, 61, 120, 130},
+		begins:   []string{"it is 00:01:00.0"},
+		last:     epoch.Add(2 * due * time.Second),
+		left:     budget{edits: 2},
+		lag:      1,
+		edits:    []edit{freezeUntil(61), freezeUntil(forever), unfreeze},
+	},
+	{
 		name: "nodes", doc: "an At on two nodes, one after the other, until one fails",
 		objects:  onNodes,
 		instants: []float64{60, 71},
@@ -215,10 +266,10 @@ var scenarios = []scenario{
 	},
 }
 
-// onNodes is an At on two nodes, one after the other, until one fails.
+// onNodes is an At on two of three nodes, one after the other, until one fails.
 var onNodes = []metav1.Object{newAt(func(spec *v1alpha1.AtSpec) {
-	spec.Nodes = &v1alpha1.AtNodes{MaxConcurrent: ptr.To(intstr.FromInt32(1)), MaxFailed: ptr.To[int32](0)}
-}), newNode("a"), newNode("b")}
+	spec.Nodes = &v1alpha1.AtNodes{MaxConcurrent: ptr.To(intstr.FromInt32(1)), MaxFailed: ptr.To[int32](0), Selector: metav1.LabelSelector{MatchLabels: worker}}
+}), newNode("a"), newNode("b"), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "control"}}}
 
 // ofDeployment is an At that restarts a Deployment.
 var ofDeployment = []metav1.Object{newAt(func(spec *v1alpha1.AtSpec) {

@@ -53,6 +53,10 @@ func TestDecideSuspended(t *testing.T) {
 			at: newAt(withSuspended), pod: newPod(corev1.PodPending),
 			want: Decision{Status: ptr.To(running(corev1.PodPending, suspended(earlier))), Events: []Event{createdEvent}},
 		},
+		"suspended while its Pod runs, which succeeds: complete": {
+			at: newAt(withSuspended, withStatus(running(corev1.PodRunning, suspended(earlier)))), pod: newPod(corev1.PodSucceeded),
+			want: ends(running(corev1.PodSucceeded, suspended(earlier)), v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, completedMessage),
+		},
 		"resumed: reported": {
 			at: newAt(withSuspended, func(at *v1alpha1.At) { at.Spec.Suspend = nil }),
 			want: Decision{

@@ -218,6 +218,9 @@ func TestDecide(t *testing.T) {
 		"overdue for more than an hour: look which earlier times have an At": {
 			cronAt: newCronAt(), live: true, now: eleven.Add(3 * time.Hour), wantAction: "read Ats",
 		},
+		"overdue for more than an hour: the Ats were read too long ago": {
+			cronAt: newCronAt(), live: true, atsLive: true, readFor: maxListAge + second, now: eleven.Add(3 * time.Hour), wantAction: "read Ats",
+		},
 		"overdue for more than an hour: an earlier time has one, which the cache lacked": {
 			cronAt: newCronAt(), ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, live: true, atsLive: true, now: eleven,
 			wantStatus: newCronAt(ranAtTen, oneActive, func(cronAt *v1alpha1.CronAt) { cronAt.Status.NextScheduleTime = at(ten) }),
@@ -430,7 +433,7 @@ func TestDecide(t *testing.T) {
 		t.Run(testName, func(t *testing.T) {
 			w := World{CronAt: tc.cronAt, CronAtIsLive: tc.live, Ats: tc.ats, Forecast: &plan.Forecast{}, Now: tc.now}
 			if tc.atsLive {
-				w.AtsAsOf = tc.now
+				w.AtsAsOf = tc.now.Add(-tc.readFor)
 			}
 			if tc.live {
 				w.CronAtAsOf = tc.now.Add(-tc.readFor)
