@@ -22,7 +22,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -64,9 +63,6 @@ type Controller struct {
 	synced []cache.DoneChecker
 	nodes  *nodecache.Cache
 
-	// working is false while the controller is on standby: its informers fill the caches,
-	// but nothing is enqueued.
-	working   atomic.Bool
 	queue     *queue.Queue
 	preflight *preflight.Preflight // nil: off
 	checks    *preflight.Checks    // of Ats
@@ -101,6 +97,7 @@ func NewController(
 	}
 	c := &Controller{cache: known, clock: wallClock}
 	c.queue = queue.NewRetrying("ats", c.dueSince, wallClock)
+	c.queue.Standby.Store(true)
 	logger := klog.FromContext(ctx)
 	atHandler, err := atInformer.TypedInformer().AddTypedEventHandler(informers.AtDetailedHandlerFuncs{
 		AddFunc:    func(at *v1alpha1.At, isInInitialList bool) { c.addAt(logger, at, isInInitialList) },
@@ -110,11 +107,7 @@ func NewController(
 	if err != nil {
 		return nil, fmt.Errorf("add the event handler for Ats: %w", err)
 	}
-	podHandler, err := podInformer.TypedInformer().AddTypedEventHandler(coreinformers.PodHandlerFuncs{
-		AddFunc:    c.addPod,
-		UpdateFunc: c.updatePod,
-		DeleteFunc: c.deletePod,
-	})
+	podHandler, err := podInformer.TypedInformer().AddTypedEventHandler(queue.Handlers(c.enqueueOwner))
 	if err != nil {
 		return nil, fmt.Errorf("add the event handler for Pods: %w", err)
 	}
@@ -165,18 +158,12 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 	if !cache.WaitFor(klog.NewContext(ctx, logger.V(2)), "caches to sync", c.synced...) {
 		return
 	}
-	c.working.Store(true)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer logger.Info("Shutting down controller")
-	wg.Go(func() { c.queue.Run(ctx, workers, c.processNextWorkItem) })
 	wg.Go(func() { c.preflight.Run(ctx) })
 	wg.Go(func() { c.nodes.Run(ctx) })
-	c.sweep(ctx, start)
-}
-
-func (c *Controller) processNextWorkItem(ctx context.Context) bool {
-	return c.queue.ProcessNext(ctx, "at", c.syncHandler)
+	c.queue.Run(ctx, workers, "at", c.syncHandler, func(isFirst bool) { c.sweep(isFirst, start) })
 }
 
 // syncHandler observes the world of an At, and takes the next step: one for its run, and one for
@@ -256,7 +243,7 @@ func (c *Controller) addAt(logger klog.Logger, at *v1alpha1.At, isInInitialList 
 		due, _ := plan.Instant(&at.Spec) // not the schedule itself, which may have any text
 		logger.V(2).Info("At added", "at", klog.KObj(at), "due", due)
 	}
-	c.enqueue(cache.MetaObjectToName(at))
+	c.queue.Add(cache.MetaObjectToName(at))
 	c.enqueueParent(at)
 }
 
@@ -279,9 +266,9 @@ func (c *Controller) updateAt(logger klog.Logger, old, cur *v1alpha1.At) {
 	name := cache.MetaObjectToName(cur)
 	isNews := old.ResourceVersion != cur.ResourceVersion && !isOwn && !c.queue.IsRetried(name)
 	if isNews || old.Generation != cur.Generation || plan.ParentName(old) != plan.ParentName(cur) || plan.HasLostOwner(old) != plan.HasLostOwner(cur) || old.DeletionTimestamp.IsZero() != cur.DeletionTimestamp.IsZero() {
-		c.enqueue(name)
+		c.queue.Add(name)
 	}
-	if plan.IsNewRequest(old, cur) && c.working.Load() {
+	if plan.IsNewRequest(old, cur) {
 		c.checks.Add(name)
 	}
 	if plan.ParentName(old) != plan.ParentName(cur) {
@@ -303,7 +290,7 @@ func (c *Controller) deleteAt(logger klog.Logger, at informers.DeletedAt) {
 		c.cache.Written.Forget(at.OptionalObj.UID)
 		c.enqueueParent(at.OptionalObj)
 	}
-	c.enqueue(at.GetObjectName())
+	c.queue.Add(at.GetObjectName())
 	c.enqueueAts(c.cache.ChildrenOf(at.GetObjectName()))
 }
 
@@ -314,7 +301,7 @@ const childrenPeriod = 200 * time.Millisecond
 
 // enqueueParent enqueues the parent of an At, if there is one.
 func (c *Controller) enqueueParent(child *v1alpha1.At) {
-	if parent := plan.ParentName(child); parent != "" && c.working.Load() {
+	if parent := plan.ParentName(child); parent != "" {
 		c.queue.AddAfter(cache.NewObjectName(child.Namespace, parent), childrenPeriod)
 	}
 }
@@ -330,23 +317,7 @@ func (c *Controller) enqueueOnNodes() {
 
 func (c *Controller) enqueueAts(ats []*v1alpha1.At) {
 	for _, at := range ats {
-		c.enqueue(cache.MetaObjectToName(at))
-	}
-}
-
-func (c *Controller) addPod(pod *corev1.Pod) {
-	c.enqueueOwner(pod)
-}
-
-func (c *Controller) updatePod(old, cur *corev1.Pod) {
-	if old.ResourceVersion != cur.ResourceVersion {
-		c.enqueueOwner(cur)
-	}
-}
-
-func (c *Controller) deletePod(pod coreinformers.DeletedPod) {
-	if pod.OptionalObj != nil {
-		c.enqueueOwner(pod.OptionalObj)
+		c.queue.Add(cache.MetaObjectToName(at))
 	}
 }
 
@@ -355,41 +326,28 @@ func (c *Controller) deletePod(pod coreinformers.DeletedPod) {
 // it is gone.
 func (c *Controller) enqueueOwner(pod *corev1.Pod) {
 	if name := plan.AtName(pod); name != "" {
-		c.enqueue(cache.NewObjectName(pod.Namespace, name))
+		c.queue.Add(cache.NewObjectName(pod.Namespace, name))
 	}
 }
 
-// enqueue enqueues an At unless the controller is on standby. In that case, Run will
-// enqueue everything that is in the caches by then: a handler runs after the cache has
-// changed.
-func (c *Controller) enqueue(name cache.ObjectName) {
-	if c.working.Load() {
-		c.queue.Add(name)
+// sweep enqueues the Ats that have a step to take, or will have one soon. Most steps follow an
+// event. This finds those that are left from before start, when the controller started, and those
+// for which time must pass.
+func (c *Controller) sweep(isFirst bool, start time.Time) {
+	ats, _ := c.cache.Ats.List(labels.Everything()) // Reading from a cache cannot fail.
+	if !isFirst {
+		ats = slices.DeleteFunc(ats, func(at *v1alpha1.At) bool { return plan.IsFarOff(at, c.clock.Now(), queue.Horizon) })
 	}
-}
-
-// sweep enqueues the Ats that have a step to take, or will have one soon: now, and each
-// queue.SweepPeriod until ctx is done. Most steps follow an event. This loop finds those that are
-// left from before start, when the controller started, and those for which time must pass.
-func (c *Controller) sweep(ctx context.Context, start time.Time) {
-	isFirst := true
-	c.queue.Sweep(ctx, func() {
-		ats, _ := c.cache.Ats.List(labels.Everything()) // Reading from a cache cannot fail.
-		if !isFirst {
-			ats = slices.DeleteFunc(ats, func(at *v1alpha1.At) bool { return plan.IsFarOff(at, c.clock.Now(), queue.Horizon) })
+	for _, at := range sorted.ByName(ats) {
+		if now := c.clock.Now(); isFirst && plan.WantsForecastAtStart(at, start, now) {
+			c.queue.Add(cache.MetaObjectToName(at))
+		} else {
+			c.enqueueStep(at, now)
 		}
-		for _, at := range sorted.ByName(ats) {
-			if now := c.clock.Now(); isFirst && plan.WantsForecastAtStart(at, start, now) {
-				c.enqueue(cache.MetaObjectToName(at))
-			} else {
-				c.enqueueStep(at, now)
-			}
-		}
-		for _, pod := range c.cache.Orphans() {
-			c.enqueueOwner(pod)
-		}
-		isFirst = false
-	})
+	}
+	for _, pod := range c.cache.Orphans() {
+		c.enqueueOwner(pod)
+	}
 }
 
 // enqueueStep enqueues an At for its next step, unless that is beyond queue.Horizon.

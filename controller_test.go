@@ -122,7 +122,7 @@ func newFixture(t *testing.T, w world, clock clock.WithTicker) *fixture {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.queue.ShutDown)
-	c.working.Store(true)
+	c.queue.Standby.Store(false)
 	c.cache.Freshness.Claim(clock.Now()) // so that a sync does not go on after the creation of a Pod
 	f.Controller = c
 	for _, pod := range w.cachedPods {
@@ -506,7 +506,7 @@ func TestProcessNextWorkItem(t *testing.T) {
 				before := counted(t)
 				f.queue.Add(name)
 				_, ctx := ktesting.NewTestContext(t)
-				f.processNextWorkItem(ctx)
+				f.queue.ProcessNext(ctx, "at", f.syncHandler)
 				got := counted(t)
 				for what, value := range before {
 					if got[what] -= value; got[what] == 0 {
@@ -568,10 +568,6 @@ func counted(t *testing.T) map[string]float64 {
 
 func TestHandlers(t *testing.T) {
 	const group = "cnat.programming-kubernetes.info/"
-	newer := func(pod *corev1.Pod) { pod.ResourceVersion = "2" }
-	deleted := func(pod *corev1.Pod) cache.DeletedObject[*corev1.Pod] {
-		return cache.DeletedObject[*corev1.Pod]{OptionalObj: pod}
-	}
 
 	logger, _ := ktesting.NewTestContext(t)
 
@@ -600,42 +596,30 @@ func TestHandlers(t *testing.T) {
 		"At deleted, tombstone": {func(c *Controller) {
 			c.deleteAt(logger, cache.DeletedObject[*v1alpha1.At]{FinalStateUnknown: &cache.DeletedFinalStateUnknown{Key: name.String()}})
 		}, true},
-		"Pod added":                          {func(c *Controller) { c.addPod(newPod(corev1.PodPending)) }, true},
-		"Pod updated":                        {func(c *Controller) { c.updatePod(newPod(corev1.PodPending), newPod(corev1.PodRunning, newer)) }, true},
-		"Pod resynced, same resourceVersion": {func(c *Controller) { c.updatePod(newPod(corev1.PodPending), newPod(corev1.PodPending)) }, false},
-		"Pod deleted":                        {func(c *Controller) { c.deletePod(deleted(newPod(corev1.PodRunning))) }, true},
-		"Pod deleted, tombstone": {func(c *Controller) {
-			pod := newPod(corev1.PodRunning)
-			c.deletePod(cache.DeletedObject[*corev1.Pod]{OptionalObj: pod, FinalStateUnknown: &cache.DeletedFinalStateUnknown{Key: "default/example-at-pod", Obj: pod}})
-		}, true},
-		"Pod deleted, tombstone without the Pod": {func(c *Controller) {
-			c.deletePod(cache.DeletedObject[*corev1.Pod]{FinalStateUnknown: &cache.DeletedFinalStateUnknown{Key: "default/example-at-pod"}})
-		}, false},
-		"Pod of an earlier At with this name": {func(c *Controller) {
-			c.deletePod(deleted(newPod("", owner(group+"v1alpha1", "At", name.Name, "earlier"))))
-		}, true},
-		"Pod orphaned, with its finalizer": {func(c *Controller) { c.addPod(newPod("", func(pod *corev1.Pod) { pod.OwnerReferences = nil })) }, true},
+		"Pod of the At":                       {func(c *Controller) { c.enqueueOwner(newPod(corev1.PodPending)) }, true},
+		"Pod of an earlier At with this name": {func(c *Controller) { c.enqueueOwner(newPod("", owner(group+"v1alpha1", "At", name.Name, "earlier"))) }, true},
+		"Pod orphaned, with its finalizer":    {func(c *Controller) { c.enqueueOwner(newPod("", func(pod *corev1.Pod) { pod.OwnerReferences = nil })) }, true},
 		"Pod orphaned and released": {func(c *Controller) {
-			c.addPod(newPod("", released, func(pod *corev1.Pod) { pod.OwnerReferences = nil }))
+			c.enqueueOwner(newPod("", released, func(pod *corev1.Pod) { pod.OwnerReferences = nil }))
 		}, false},
-		"Pod of another version of the group": {func(c *Controller) { c.addPod(newPod("", owner(group+"v1", "At", name.Name, "at-uid"))) }, true},
-		"Pod without owner":                   {func(c *Controller) { c.addPod(newPod("", noOwner)) }, false},
+		"Pod of another version of the group": {func(c *Controller) { c.enqueueOwner(newPod("", owner(group+"v1", "At", name.Name, "at-uid"))) }, true},
+		"Pod without owner":                   {func(c *Controller) { c.enqueueOwner(newPod("", noOwner)) }, false},
 		"Pod of another kind": {func(c *Controller) {
-			c.addPod(newPod("", released, owner(group+"v1alpha1", "Cron", name.Name, "at-uid")))
+			c.enqueueOwner(newPod("", released, owner(group+"v1alpha1", "Cron", name.Name, "at-uid")))
 		}, false},
 		"Pod of another group": {func(c *Controller) {
-			c.addPod(newPod("", released, owner("example.com/v1alpha1", "At", name.Name, "at-uid")))
+			c.enqueueOwner(newPod("", released, owner("example.com/v1alpha1", "At", name.Name, "at-uid")))
 		}, false},
-		"Pod whose owner's group is invalid": {func(c *Controller) { c.addPod(newPod("", released, owner("a/b/c", "At", name.Name, "at-uid"))) }, false},
+		"Pod whose owner's group is invalid": {func(c *Controller) { c.enqueueOwner(newPod("", released, owner("a/b/c", "At", name.Name, "at-uid"))) }, false},
 	} {
 		t.Run(testName, func(t *testing.T) {
 			f := newFixture(t, world{ats: []*v1alpha1.At{newAt()}}, clock.RealClock{})
-			f.working.Store(false)
+			f.queue.Standby.Store(true)
 			tc.event(f.Controller)
 			if f.queue.Len() > 0 {
 				t.Error("a standby enqueues it")
 			}
-			f.working.Store(true)
+			f.queue.Standby.Store(false)
 			tc.event(f.Controller)
 			if got := f.queue.Len() == 1; got != tc.want {
 				t.Fatalf("enqueued: %v, want %v", got, tc.want)
@@ -667,8 +651,8 @@ func testTakeover(t *testing.T) {
 	}
 	w.ats = append(w.ats, called("invalid", "tomorrow"), called("due", "2000-01-01T00:00:00Z"))
 	f := newFixture(t, w, clock.RealClock{}) // It is the year 2000.
-	go f.sweep(t.Context(), f.clock.Now())
-	synctest.Wait()
+	start := f.clock.Now()
+	f.sweep(true, start)
 	if got := f.queue.Len(); got != 3 {
 		t.Errorf("%d items in the queue after the takeover, want those that are due, invalid, and gone", got)
 	}
@@ -681,7 +665,10 @@ func testTakeover(t *testing.T) {
 	if got, _ := f.queue.Get(); got != name {
 		t.Errorf("last in the queue is %s, want %s, whose Pod is left", got, name)
 	}
-	time.Sleep(time.Hour)
+	for range 60 {
+		time.Sleep(time.Minute)
+		f.sweep(false, start)
+	}
 	synctest.Wait()
 	if got := f.queue.Len(); got != 1000 {
 		t.Errorf("%d items in the queue when they are due, want 1000", got)
@@ -930,19 +917,19 @@ func TestController(t *testing.T) {
 		},
 		"its watches lose it": {
 			acts: map[time.Duration]func(s *stage){
-				0:               func(s *stage) { s.working.Store(false); s.remove() },
+				0:               func(s *stage) { s.queue.Standby.Store(true); s.remove() },
 				time.Second:     func(s *stage) { s.create(-time.Second) },
-				2 * time.Second: func(s *stage) { s.working.Store(true) },
+				2 * time.Second: func(s *stage) { s.queue.Standby.Store(false) },
 			},
 			want: []string{"0s deletes example-at", "1m0s creates example-at-pod", "1m0s RUNNING"},
 		},
 		"a Pod whose At is gone": {
 			acts: map[time.Duration]func(s *stage){0: func(s *stage) {
-				s.working.Store(false)
+				s.queue.Standby.Store(true)
 				s.remove()
 				harness.Create(s.t, s.kube.CoreV1().Pods(name.Namespace), newPod(corev1.PodRunning))
 				synctest.Wait()
-				s.working.Store(true)
+				s.queue.Standby.Store(false)
 			}},
 			want: []string{"0s deletes example-at", "0s creates example-at-pod", "1m0s releases example-at-pod"},
 		},

@@ -367,7 +367,7 @@ func newProgram(ctx context.Context, o *options, config *rest.Config, wallClock 
 		Ats:     p.atFactory.Cnat().V1alpha1().Ats().Lister(),
 		CronAts: p.cronFactory.Cnat().V1alpha1().CronAts().Lister(),
 		// Only the leader counts them: otherwise their sum over all replicas would be wrong.
-		Working: p.controller.working.Load,
+		Working: func() bool { return !p.controller.queue.Standby.Load() },
 	}
 	if o.restartAnnotations {
 		p.annotations, err = restartannotation.NewController(ctx, p.cnatClient, p.metadataClient, o.namespace, p.recorder, wallClock)

@@ -95,7 +95,7 @@ func startProgram(ctx context.Context, config *rest.Config, settings simulation.
 // runProgram runs a program, and ends the goroutines of its queues, also if it has never worked.
 func runProgram(ctx context.Context, p *program) error {
 	err := p.run(ctx)
-	if !p.controller.working.Load() {
+	if p.controller.queue.Standby.Load() {
 		stopped, stop := context.WithCancel(ctx)
 		stop()
 		p.cronController.Run(stopped, 1)

@@ -335,9 +335,11 @@ func (p *replayer) prepare(c *controller, now int8) {
 			p.steps.Written.Remember(o.at())
 		}
 	}
-	p.cron.Counted, p.counted = &cronsteps.FirstSeen{}, map[types.UID]time.Time{}
+	p.cron.Counted.Clear()
+	p.counted = map[types.UID]time.Time{}
 	for _, known := range c.counted {
-		p.counted[known.uid] = p.cron.Counted.Since(known.uid, p.x.timeOf(known.since))
+		p.counted[known.uid] = p.x.timeOf(known.since)
+		p.cron.Counted.Store(known.uid, p.counted[known.uid])
 	}
 	// The writes are remembered as if none of them were in the cache.
 	p.reached = "1"

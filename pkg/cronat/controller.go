@@ -21,8 +21,6 @@ package cronat
 import (
 	"context"
 	"fmt"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -59,10 +57,6 @@ type Controller struct {
 	checks Checks
 	// Freezes are those that it obeys, if they are set before Run: see FreezesChanged.
 	Freezes *freezecache.Cache
-
-	// working is false while the controller is on standby: its informers fill the caches,
-	// but nothing is enqueued.
-	working atomic.Bool
 	queue   *queue.Queue
 }
 
@@ -88,10 +82,11 @@ func NewController(
 		checks: checks,
 		queue:  queue.NewRetrying("cronats", nil, wallClock),
 	}
-	checks.Notify(c.enqueue)
+	c.queue.Standby.Store(true)
+	checks.Notify(c.queue.Add)
 	logger := klog.FromContext(ctx)
 	cronAtHandler, err := cronAtInformer.TypedInformer().AddTypedEventHandler(informers.CronAtHandlerFuncs{
-		AddFunc:    func(cronAt *v1alpha1.CronAt) { c.enqueue(cache.MetaObjectToName(cronAt)) },
+		AddFunc:    func(cronAt *v1alpha1.CronAt) { c.queue.Add(cache.MetaObjectToName(cronAt)) },
 		UpdateFunc: func(old, cur *v1alpha1.CronAt) { c.updateCronAt(logger, old, cur) },
 		DeleteFunc: func(cronAt informers.DeletedCronAt) { c.deleteCronAt(logger, cronAt) },
 	})
@@ -104,7 +99,7 @@ func NewController(
 		DeleteFunc: func(at informers.DeletedAt) {
 			if at.OptionalObj != nil {
 				c.enqueueOwner(at.OptionalObj)
-				c.Steps.Counted.Forget(at.OptionalObj.UID)
+				c.Steps.Counted.Delete(at.OptionalObj.UID)
 			}
 		},
 	})
@@ -125,28 +120,15 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 		return
 	}
 	logger.Info("Starting controller of CronAts", "workers", workers)
-	c.working.Store(true)
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	wg.Go(func() { c.queue.Run(ctx, workers, c.processNextWorkItem) })
-	c.sweep(ctx)
+	c.queue.Run(ctx, workers, "cronAt", c.syncHandler, c.sweep)
 }
 
-func (c *Controller) processNextWorkItem(ctx context.Context) bool {
-	return c.queue.ProcessNext(ctx, "cronAt", c.syncHandler)
-}
-
-// sweep enqueues all CronAts now, and each queue.SweepPeriod those that have a step to take, or
-// will have one soon, until ctx is done.
-func (c *Controller) sweep(ctx context.Context) {
-	isFirst := true
-	c.queue.Sweep(ctx, func() {
-		for _, name := range c.Steps.Names() {
-			decision := c.Steps.Peek(name, c.decide)
-			c.queue.AddStep(name, isFirst || decision.Action != nil || decision.Status != nil, decision.Delay)
-		}
-		isFirst = false
-	})
+// sweep enqueues the CronAts that have a step to take, or will have one soon, and at first all.
+func (c *Controller) sweep(isFirst bool) {
+	for _, name := range c.Steps.Names() {
+		decision := c.Steps.Peek(name, c.decide)
+		c.queue.AddStep(name, isFirst || decision.Action != nil || decision.Status != nil, decision.Delay)
+	}
 }
 
 // decide returns the next step, with what preflights have found. If the Freezes are not known, it is
@@ -166,14 +148,6 @@ func (c *Controller) decide(world *cronplan.World) cronplan.Decision {
 // FreezesChanged must be called when Freezes have changed: all CronAts may have another next time.
 func (c *Controller) FreezesChanged() {
 	for _, name := range c.Steps.Names() {
-		c.enqueue(name)
-	}
-}
-
-// enqueue enqueues a CronAt unless the controller is on standby. In that case, Run will
-// enqueue everything that is in the caches by then.
-func (c *Controller) enqueue(name cache.ObjectName) {
-	if c.working.Load() {
 		c.queue.Add(name)
 	}
 }
@@ -193,11 +167,11 @@ func (c *Controller) updateCronAt(logger klog.Logger, old, cur *v1alpha1.CronAt)
 	deleted := old.DeletionTimestamp.IsZero() && !cur.DeletionTimestamp.IsZero()
 	if isOther || edited || deleted {
 		logger.V(2).Info("CronAt changed", "cronAt", klog.KObj(cur), "generation", cur.Generation, "suspend", ptr.Deref(cur.Spec.Suspend, false))
-		c.enqueue(cache.MetaObjectToName(cur))
-	} else if old.ResourceVersion != cur.ResourceVersion && c.working.Load() {
+		c.queue.Add(cache.MetaObjectToName(cur))
+	} else if old.ResourceVersion != cur.ResourceVersion {
 		c.queue.AddStep(cache.MetaObjectToName(cur), true, 0)
 	}
-	if plan.IsNewRequest(old, cur) && c.working.Load() {
+	if plan.IsNewRequest(old, cur) {
 		c.checks.Add(cache.MetaObjectToName(cur))
 	}
 }
@@ -207,7 +181,7 @@ func (c *Controller) deleteCronAt(logger klog.Logger, cronAt informers.DeletedCr
 	if cronAt.OptionalObj != nil {
 		c.Steps.Written.Forget(cronAt.OptionalObj.UID)
 	}
-	c.enqueue(cronAt.GetObjectName())
+	c.queue.Add(cronAt.GetObjectName())
 }
 
 func (c *Controller) updateAt(old, cur *v1alpha1.At) {
@@ -222,7 +196,7 @@ func (c *Controller) updateAt(old, cur *v1alpha1.At) {
 // enqueueOwner enqueues the CronAt that created an At, if there is one.
 func (c *Controller) enqueueOwner(at *v1alpha1.At) {
 	if name := cronplan.CronAtName(at); name != "" {
-		c.enqueue(cache.NewObjectName(at.Namespace, name))
+		c.queue.Add(cache.NewObjectName(at.Namespace, name))
 	}
 }
 

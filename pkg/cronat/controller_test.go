@@ -562,7 +562,7 @@ func TestStandby(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.queue.ShutDown()
-		c.enqueue(cache.NewObjectName(namespace, "backup"))
+		c.queue.Add(cache.NewObjectName(namespace, "backup"))
 		if got := c.queue.Len(); got != 0 {
 			t.Errorf("%d items in the queue of a standby", got)
 		}

@@ -111,7 +111,6 @@ func NewController(
 		CronAts:        c.cronAts.GetIndexer(),
 	}
 
-	logger := klog.FromContext(ctx)
 	for _, kind := range annotationsteps.Kinds {
 		resource := annotationsteps.Resource(kind)
 		// Without the index by namespace, which is not used.
@@ -119,15 +118,14 @@ func NewController(
 		if err := informer.SetTransform(keep); err != nil {
 			return nil, fmt.Errorf("set the transform of the informer of %s: %w", resource.Resource, err)
 		}
-		handler, err := cache.NewTypedSharedIndexInformer[*metav1.PartialObjectMetadata](informer).AddTypedEventHandler(cache.TypedResourceEventHandlerFuncs[*metav1.PartialObjectMetadata]{
-			AddFunc:    func(workload *metav1.PartialObjectMetadata) { c.addWorkload(kind, workload) },
-			UpdateFunc: func(old, cur *metav1.PartialObjectMetadata) { c.updateWorkload(logger, kind, old, cur) },
-			DeleteFunc: func(workload cache.DeletedObject[*metav1.PartialObjectMetadata]) {
-				if workload.OptionalObj != nil {
-					c.addWorkload(kind, workload.OptionalObj)
-				}
-			},
-		})
+		handlers := queue.Handlers(func(workload *metav1.PartialObjectMetadata) { c.addWorkload(kind, workload) })
+		handlers.UpdateFunc = func(old, cur *metav1.PartialObjectMetadata) {
+			if annotationplan.Concerns(old, cur) {
+				c.addWorkload(kind, old)
+				c.addWorkload(kind, cur)
+			}
+		}
+		handler, err := cache.NewTypedSharedIndexInformer[*metav1.PartialObjectMetadata](informer).AddTypedEventHandler(handlers)
 		if err != nil {
 			return nil, fmt.Errorf("add the event handler for %s: %w", resource.Resource, err)
 		}
@@ -137,15 +135,9 @@ func NewController(
 	if err := c.cronAts.SetTransform(keep); err != nil {
 		return nil, fmt.Errorf("set the transform of the informer of CronAts: %w", err)
 	}
-	handler, err := c.cronAts.AddTypedEventHandler(informers.CronAtHandlerFuncs{
-		AddFunc:    c.enqueueOwner,
-		UpdateFunc: c.updateCronAt,
-		DeleteFunc: func(cronAt informers.DeletedCronAt) {
-			if cronAt.OptionalObj != nil {
-				c.enqueueOwner(cronAt.OptionalObj)
-			}
-		},
-	})
+	handlers := queue.Handlers(c.enqueueOwner)
+	handlers.UpdateFunc = c.updateCronAt
+	handler, err := c.cronAts.AddTypedEventHandler(handlers)
 	if err != nil {
 		return nil, fmt.Errorf("add the event handler for CronAts: %w", err)
 	}
@@ -176,11 +168,7 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 		return
 	}
 	logger.Info("Starting controller of restart annotations", "workers", workers)
-	c.queue.Run(ctx, workers, c.processNextWorkItem)
-}
-
-func (c *Controller) processNextWorkItem(ctx context.Context) bool {
-	return c.queue.ProcessNext(ctx, "workload", c.syncHandler)
+	c.queue.Run(ctx, workers, "workload", c.syncHandler, func(bool) {}) // Each step follows an event.
 }
 
 // waitForPermission returns nil once the workloads and CronAts can be listed. An informer
@@ -217,18 +205,6 @@ func (c *Controller) addWorkload(kind v1alpha1.RestartKind, workload *metav1.Par
 	if annotationplan.IsAnnotated(workload) || c.steps.CronAt(kind, cache.MetaObjectToName(workload)) != nil {
 		c.queue.Add(keyOf(kind, workload.Namespace, workload.Name))
 	}
-}
-
-func (c *Controller) updateWorkload(logger klog.Logger, kind v1alpha1.RestartKind, old, cur *metav1.PartialObjectMetadata) {
-	if !annotationplan.Concerns(old, cur) {
-		return
-	}
-	if annotationplan.IsAnnotated(old) || annotationplan.IsAnnotated(cur) {
-		logger.V(2).Info("Restart annotations changed", "kind", kind, "workload", klog.KObj(cur))
-		c.queue.Add(keyOf(kind, cur.Namespace, cur.Name))
-		return
-	}
-	c.addWorkload(kind, cur)
 }
 
 // updateCronAt enqueues the workload of a CronAt that was edited. Changes to the status

@@ -56,32 +56,6 @@ import (
 // byCronAt is the index of Ats by the CronAt that created them.
 const byCronAt = "cronat"
 
-// FirstSeen remembers since when this process knows something of an object.
-type FirstSeen struct {
-	lock  sync.Mutex
-	since map[types.UID]time.Time
-}
-
-// Since returns when it was called for the object first, which is now at the latest.
-func (f *FirstSeen) Since(uid types.UID, now time.Time) time.Time {
-	f.lock.Lock()
-	defer f.lock.Unlock()
-	if f.since == nil {
-		f.since = map[types.UID]time.Time{}
-	}
-	if _, seen := f.since[uid]; !seen {
-		f.since[uid] = now
-	}
-	return f.since[uid]
-}
-
-// Forget must be called for each object that is gone, or no longer matters.
-func (f *FirstSeen) Forget(uid types.UID) {
-	f.lock.Lock()
-	defer f.lock.Unlock()
-	delete(f.since, uid)
-}
-
 // Steps takes the steps of all CronAts. Several workers may use it concurrently.
 type Steps struct {
 	Client   clientset.Interface
@@ -95,8 +69,8 @@ type Steps struct {
 	// Freshness tells how old the CronAts in the cache can be.
 	Freshness *staleness.Tracker
 
-	// Counted remembers since when Ats with the finalizer are counted.
-	Counted *FirstSeen
+	// Counted has the times since when Ats with the finalizer are known to be counted, by UID.
+	Counted sync.Map
 
 	ats cache.Indexer
 }
@@ -110,7 +84,6 @@ func New(client clientset.Interface, cronAtInformer informers.TypedCronAtInforme
 		Clock:    wallClock,
 		CronAts:  cronAtInformer.Lister(),
 		ats:      atInformer.Informer().GetIndexer(),
-		Counted:  &FirstSeen{},
 	}
 	s.Freshness = staleness.NewTracker(cronAtInformer.Informer().GetIndexer().LastStoreSyncResourceVersion)
 	s.Written = staleness.NewWritten(func(namespace, name string) (*v1alpha1.CronAt, error) { return s.CronAts.CronAts(namespace).Get(name) }, cronplan.KeepCronAt)
@@ -160,7 +133,8 @@ func (s *Steps) observeCounted(world *cronplan.World) {
 	world.CountedSince = map[types.UID]time.Time{}
 	for _, at := range world.Ats {
 		if plan.IsScheduled(at) && world.IsCounted(at) {
-			world.CountedSince[at.UID] = s.Counted.Since(at.UID, world.Now)
+			since, _ := s.Counted.LoadOrStore(at.UID, world.Now)
+			world.CountedSince[at.UID] = since.(time.Time)
 		}
 	}
 }
@@ -383,7 +357,7 @@ func (s *Steps) releaseAt(ctx context.Context, cronAt *v1alpha1.CronAt, at *v1al
 	if _, err := s.withoutFinalizer(ctx, at); err != nil && !answer.IsNotFound(err, at.Name) {
 		return s.report(cronAt, v1alpha1.ReasonAtNotReleased, fmt.Errorf("remove the finalizer of At %s: %w", at.Name, err))
 	}
-	s.Counted.Forget(at.UID)
+	s.Counted.Delete(at.UID)
 	klog.FromContext(ctx).V(2).Info("Released At", "at", klog.KObj(at))
 	return nil
 }

@@ -19,6 +19,7 @@ limitations under the License.
 package queue
 
 import (
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -49,6 +50,9 @@ type Queue struct {
 	workqueue.TypedRateLimitingInterface[cache.ObjectName]
 	order *order
 	clock clock.Clock
+	// Standby is true while nothing is to be added: the first sweep of Run, which ends it, finds what
+	// is in the caches by then. A handler of an informer runs after the cache has changed.
+	Standby atomic.Bool
 }
 
 // New returns a Queue. name is for its metrics. dueSince, which may be nil, returns since when an
@@ -89,6 +93,20 @@ func (q *Queue) Start(perNamespace int) (goroutines int) {
 func (q *Queue) StartLimited(total, perNamespace int) (goroutines int) {
 	q.order.start(total, perNamespace)
 	return total
+}
+
+// Add implements workqueue.TypedInterface.
+func (q *Queue) Add(item cache.ObjectName) {
+	if !q.Standby.Load() {
+		q.TypedRateLimitingInterface.Add(item)
+	}
+}
+
+// AddAfter implements workqueue.TypedDelayingInterface.
+func (q *Queue) AddAfter(item cache.ObjectName, delay time.Duration) {
+	if !q.Standby.Load() {
+		q.TypedRateLimitingInterface.AddAfter(item, delay)
+	}
 }
 
 // Done must be called when an item was processed.

@@ -25,6 +25,7 @@ import (
 	"sync"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/component-base/metrics"
 	"k8s.io/component-base/metrics/legacyregistry"
@@ -33,7 +34,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 )
 
-// What is due within Horizon is in a queue. The rest is only in the cache, where Sweep finds it
+// What is due within Horizon is in a queue. The rest is only in the cache, where a sweep finds it
 // in time: an entry of the queue needs memory, too, stays until its time if its object is deleted,
 // and waits for a timer, which does not notice that the wall clock was stepped or that the
 // machine slept.
@@ -76,30 +77,45 @@ func RegisterMetrics() {
 	}
 }
 
-// Run processes items until ctx is done, at most perNamespace of a namespace at the same time. It
-// returns when the running syncs have finished, which are canceled after FinishTimeout. processNext
-// must call ProcessNext.
-func (q *Queue) Run(ctx context.Context, perNamespace int, processNext func(context.Context) bool) {
+// Run syncs items until ctx is done, at most perNamespace of a namespace at the same time. It
+// returns when the running syncs have finished, which are canceled after FinishTimeout. kind and
+// handle are those of ProcessNext. sweep is called at once, and each SweepPeriod: it must call AddStep
+// for what is in the cache.
+func (q *Queue) Run(ctx context.Context, perNamespace int, kind string, handle SyncHandler, sweep func(isFirst bool)) {
 	syncCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
+	q.Standby.Store(false)
 	var wg sync.WaitGroup
 	for range q.Start(perNamespace) {
 		wg.Go(func() {
-			for ctx.Err() == nil && processNext(syncCtx) {
+			for ctx.Err() == nil && q.ProcessNext(syncCtx, kind, handle) {
 			}
 		})
 	}
+	wg.Go(func() {
+		for isFirst := true; ctx.Err() == nil; isFirst = false {
+			sweep(isFirst)
+			select {
+			case <-ctx.Done():
+			case <-q.clock.After(SweepPeriod):
+			}
+		}
+	})
 	<-ctx.Done()
 	q.ShutDown()
 	defer time.AfterFunc(FinishTimeout, cancel).Stop()
 	wg.Wait()
 }
 
+// SyncHandler takes the next step for an item. It returns the delay after which to sync the item
+// again (0 if that is not necessary), or an error if it must be retried with back-off: the sooner
+// of both counts.
+type SyncHandler func(context.Context, cache.ObjectName) (time.Duration, error)
+
 // ProcessNext waits for an item and syncs it. It returns false if the queue is shut down. kind is
-// what the item is called in the log. sync returns the delay after which to sync the item again (0
-// if that is not necessary), or an error if it must be retried with back-off: the sooner of both
-// counts. The error is logged, unless it wraps answer.ErrBlocked, which is reported elsewhere.
-func (q *Queue) ProcessNext(ctx context.Context, kind string, sync func(context.Context, cache.ObjectName) (time.Duration, error)) bool {
+// what the item is called in the log. An error is logged, unless it wraps answer.ErrBlocked, which
+// is reported elsewhere.
+func (q *Queue) ProcessNext(ctx context.Context, kind string, handle SyncHandler) bool {
 	item, shutdown := q.Get()
 	if shutdown {
 		return false
@@ -110,7 +126,7 @@ func (q *Queue) ProcessNext(ctx context.Context, kind string, sync func(context.
 	start := q.clock.Now()
 	var delay time.Duration
 	err := Recovered(func() (err error) {
-		delay, err = sync(klog.NewContext(ctx, logger), item)
+		delay, err = handle(klog.NewContext(ctx, logger), item)
 		return err
 	})
 	SyncDuration.WithLabelValues(resultOf(err)).Observe(q.clock.Since(start).Seconds())
@@ -141,15 +157,24 @@ func resultOf(err error) string {
 	}
 }
 
-// Sweep calls sweep now, and each SweepPeriod until ctx is done. It must call AddStep for what is
-// in the cache.
-func (q *Queue) Sweep(ctx context.Context, sweep func()) {
-	for ctx.Err() == nil {
-		sweep()
-		select {
-		case <-ctx.Done():
-		case <-q.clock.After(SweepPeriod):
-		}
+// Handlers returns handlers that call enqueue with each object that is added, has changed, or is
+// deleted, if it is known how it was.
+func Handlers[T interface {
+	comparable
+	metav1.Object
+}](enqueue func(T)) cache.TypedResourceEventHandlerFuncs[T] {
+	return cache.TypedResourceEventHandlerFuncs[T]{
+		AddFunc: enqueue,
+		UpdateFunc: func(old, cur T) {
+			if old.GetResourceVersion() != cur.GetResourceVersion() {
+				enqueue(cur)
+			}
+		},
+		DeleteFunc: func(deleted cache.DeletedObject[T]) {
+			if none := *new(T); deleted.OptionalObj != none {
+				enqueue(deleted.OptionalObj)
+			}
+		},
 	}
 }
 

@@ -25,6 +25,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/component-base/metrics/testutil"
 	"k8s.io/utils/clock"
@@ -140,15 +142,13 @@ func TestRun(t *testing.T) {
 			q.Add(item)
 			time.AfterFunc(time.Minute, stop)
 			start := time.Now()
-			q.Run(ctx, 1, func(ctx context.Context) bool {
-				return q.ProcessNext(ctx, "object", func(ctx context.Context, _ cache.ObjectName) (time.Duration, error) {
-					select {
-					case <-ctx.Done():
-					case <-time.After(time.Minute + takes):
-					}
-					return 0, ctx.Err()
-				})
-			})
+			q.Run(ctx, 1, "object", func(ctx context.Context, _ cache.ObjectName) (time.Duration, error) {
+				select {
+				case <-ctx.Done():
+				case <-time.After(time.Minute + takes):
+				}
+				return 0, ctx.Err()
+			}, func(bool) {})
 			if got := time.Since(start) - time.Minute; got != want {
 				t.Errorf("syncs that take %v: it ends after %v, want %v", takes, got, want)
 			}
@@ -156,19 +156,31 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestSweep looks at the cache now and each minute.
+// TestSweep looks at the cache now and each minute. On standby, nothing is added.
 func TestSweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := NewRetrying("", nil, clock.RealClock{})
-		defer q.ShutDown()
+		q.Standby.Store(true)
+		q.Add(item)
+		q.AddAfter(item, time.Second)
 		ctx, stop := context.WithTimeout(t.Context(), 150*time.Second)
 		defer stop()
 		start := time.Now()
 		var got []time.Duration
-		q.Sweep(ctx, func() { got = append(got, time.Since(start)) })
+		q.Run(ctx, 1, "object", func(context.Context, cache.ObjectName) (time.Duration, error) {
+			t.Error("it was added on standby")
+			return 0, nil
+		}, func(isFirst bool) {
+			if got = append(got, time.Since(start)); isFirst != (len(got) == 1) {
+				t.Errorf("sweep %d: first %v", len(got), isFirst)
+			}
+		})
 		if diff := cmp.Diff([]time.Duration{0, time.Minute, 2 * time.Minute}, got); diff != "" {
 			t.Errorf("sweeps (-want +got):\n%s", diff)
 		}
+
+		q = NewRetrying("", nil, clock.RealClock{})
+		defer q.ShutDown()
 		q.AddStep(item, false, 0)
 		q.AddStep(item, false, Horizon+1)
 		time.Sleep(time.Hour)
@@ -192,4 +204,21 @@ func TestSweep(t *testing.T) {
 			t.Error("a step is not in the queue")
 		}
 	})
+}
+
+// TestHandlers enqueues what may have changed.
+func TestHandlers(t *testing.T) {
+	var got []string
+	handlers := Handlers(func(pod *corev1.Pod) { got = append(got, pod.Name) })
+	pod := func(name, version string) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: version}}
+	}
+	handlers.OnAdd(pod("added", "1"), true)
+	handlers.OnUpdate(pod("changed", "1"), pod("changed", "2"))
+	handlers.OnUpdate(pod("resynced", "1"), pod("resynced", "1"))
+	handlers.OnDelete(cache.DeletedObject[*corev1.Pod]{OptionalObj: pod("deleted", "1")})
+	handlers.OnDelete(cache.DeletedObject[*corev1.Pod]{FinalStateUnknown: &cache.DeletedFinalStateUnknown{Key: "a/unknown"}})
+	if diff := cmp.Diff([]string{"added", "changed", "deleted"}, got); diff != "" {
+		t.Errorf("enqueued (-want +got):\n%s", diff)
+	}
 }
