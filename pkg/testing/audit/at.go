@@ -151,7 +151,7 @@ func (c *Checker) checkStatus(a *at, next *v1alpha1.At) {
 		c.violate(True, next, "its deadline has not passed")
 	case after.Nodes != nil:
 		c.checkCounts(a, next)
-	case a.maxLate > 0 && recorded != nil && !recorded.over.IsZero() && c.now.Sub(recorded.over) > a.maxLate:
+	case reason == v1alpha1.ReasonCompleted && a.maxLate > 0 && recorded != nil && !recorded.over.IsZero() && c.now.Sub(recorded.over) > a.maxLate:
 		c.violate(NotLost, next, "its end is recorded %v after its Pod %s has ended", c.now.Sub(recorded.over), recorded.Name)
 	}
 }
