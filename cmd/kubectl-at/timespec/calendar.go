@@ -174,7 +174,6 @@ func (c *calendar) dependsOn(day time.Time) bool {
 // candidates returns the times that the spec can mean, earliest first.
 func (c *calendar) candidates() ([]candidate, error) {
 	thisYear := c.today.Year()
-	_, isYear := c.seen[aYear]
 	var all []candidate
 	switch {
 	case c.date == nil && c.weekday == nil && c.clock == nil:
@@ -200,8 +199,6 @@ func (c *calendar) candidates() ([]candidate, error) {
 		from := c.at(day)
 		from.err = missing
 		all = []candidate{from}
-	case c.date.way == yearless && isYear:
-		all = []candidate{c.onDate(thisYear+c.years, c.date.month, c.date.n)}
 	case c.date.way == yearless:
 		for _, year := range []int{thisYear - 1, thisYear} {
 			from := c.onDate(year, c.date.month, c.date.n)

@@ -31,8 +31,7 @@ func (s *spec) check(thisYear int) error {
 	now, isNow := has(present)
 	zone, hasZone := has(timeZone)
 	week, isWeek := has(aWeek)
-	year, isYear := has(aYear)
-	other, hasOther := has(timeOfDay, aDate, aWeekday, aWeek, aYear)
+	other, hasOther := has(timeOfDay, aDate, aWeekday, aWeek)
 	isDay := s.date != nil || s.weekday != nil
 	isTimed := func(step step) bool { return !step.unit.period() }
 	switch {
@@ -42,8 +41,6 @@ func (s *spec) check(thisYear int) error {
 		return s.fail(now, "and %q are two times: write only one", s.quote(other))
 	case isWeek && (s.weekday == nil || s.weekday.relative || s.date != nil):
 		return s.fail(week, notDay)
-	case isYear && (s.date == nil || s.date.way != yearless):
-		return s.fail(year, notDay)
 	case s.date != nil && s.weekday != nil && s.weekday.relative:
 		return s.fail(s.date.span, "and %q are two dates: write only one", s.quote(s.weekday.span))
 	case s.date != nil && s.date.tonight && (s.clock == nil || s.clock.hour < 17 && !s.clock.midnight):

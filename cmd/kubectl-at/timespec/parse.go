@@ -38,8 +38,8 @@ type spec struct {
 	// abbreviation is that of the zone at that time, such as cet.
 	abbreviation *span
 	steps        []step
-	// weeks and years are 0 behind "this", and 1 behind "next".
-	weeks, years int
+	// weeks is 0 behind "this", and 1 behind "next".
+	weeks int
 	// seen has the words of each part.
 	seen map[part]span
 	// firstSum is the position of the first sum with a sign. Only a zone may follow it.
@@ -60,7 +60,6 @@ const (
 	aDate     part = "date"
 	aWeekday  part = "weekday"
 	aWeek     part = "week"
-	aYear     part = "year"
 	timeZone  part = "time zone"
 )
 

@@ -83,8 +83,8 @@ var rules = sync.OnceValue(func() (all []rule) {
 
 	add(`ON(today|tonight|tomorrow|day after tomorrow)`, (*parser).dayInWords)
 	add(`ON(?:(this|next) )?WEEKDAY`, (*parser).dayOfWeek)
-	add(`(?:of )?(?:the )?(this|next) (week|year)`, (*parser).weekOrYear)
-	refuse(`(?:this|next) UNIT`, notDay)
+	add(`(?:of )?(?:the )?(this|next) week`, (*parser).week)
+	refuse(`(?:of )?(?:this|next) UNIT`, notDay)
 
 	for _, separator := range []string{`-`, `\.`, `/`} {
 		add(strings.ReplaceAll(`ONYYYY_(?:DD|MONTH)_DD`, "_", separator), (*parser).yearFirst)
@@ -165,14 +165,9 @@ func (p *parser) dayOfWeek(found []span) error {
 	return p.once(aWeekday, found[0])
 }
 
-func (p *parser) weekOrYear(found []span) error {
-	n := indexOf(p.word(found[1]), "this next")
-	if p.word(found[2]) == "week" {
-		p.weeks = n
-		return p.once(aWeek, found[0])
-	}
-	p.years = n
-	return p.once(aYear, found[0])
+func (p *parser) week(found []span) error {
+	p.weeks = indexOf(p.word(found[1]), "this next")
+	return p.once(aWeek, found[0])
 }
 
 func (p *parser) yearFirst(found []span) error {

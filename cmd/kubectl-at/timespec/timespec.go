@@ -28,7 +28,7 @@ limitations under the License.
 // sums and the zone may follow a number with a unit. There is at most one time of day
 // (or "now"), one date and one zone, and a zone alone is not enough. A weekday with another
 // date is a check.
-// "next week" needs a weekday, "next year" a day and a month. A sign is that
+// "next week" needs a weekday. A sign is that
 // of an offset only after a date with its year and a time of day with a colon, without a space behind it:
 // otherwise, "sat 22:00-02:00", "9am -10" or "noon + 01:30" would have a meaning that nobody intends.
 // UTC+01:00 may follow any time.
