@@ -18,7 +18,7 @@ package main
 
 import (
 	"fmt"
-	"slices"
+	"io"
 	"strings"
 	"time"
 
@@ -28,6 +28,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/printers"
 	"k8s.io/utils/ptr"
 
@@ -56,15 +57,11 @@ func (a *agenda) DeepCopyObject() runtime.Object {
 
 // agendaFlags are the flags of the command agenda.
 type agendaFlags struct {
-	since, until, selector, output string
-	table                          printers.PrintOptions
+	*listing
+	since, until string
 }
 
-// agendaFormats are the values of -o.
-var agendaFormats = []string{"", "wide", "json", "yaml", "ics"}
-
 func (c *cli) agendaCommand() *cobra.Command {
-	flags := &agendaFlags{}
 	cmd := &cobra.Command{
 		Use:        "agenda",
 		SuggestFor: []string{"calendar", "upcoming", "timers", "next", "last"},
@@ -78,40 +75,38 @@ With --since, show what has run since then, with what failed first.`,
   kubectl at agenda --since 12h
   kubectl at agenda --until 31d -o ics > team.ics`,
 		Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			found := &agenda{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.SchemeGroupVersion.String(), Kind: "Agenda"}}
-			if err := c.setBounds(flags, found); err != nil {
-				return err
-			}
-			if err := c.connect(); err != nil {
-				return err
-			}
-			if flags.table.WithNamespace {
-				c.namespace = ""
-			}
-			if err := c.fill(found, flags); err != nil {
-				return err
-			}
-			return c.printAgenda(found, flags)
-		},
 	}
+	formats := genericclioptions.NewPrintFlags("")
+	formats.NamePrintFlags = nil // An agenda has no name.
+	flags := &agendaFlags{listing: addListing(cmd, formats)}
+	flags.formats = map[string]printers.ResourcePrinter{"ics": printers.ResourcePrinterFunc(func(object runtime.Object, out io.Writer) error {
+		return object.(*agenda).calendar(c.now()).SerializeTo(out, ics.WithNewLineWindows)
+	})}
+	cmd.Flag("output").Usage += " And wide, and ics for a calendar."
 	cmd.Flags().StringVar(&flags.until, "until", "", "The end: a time, or how long from now, such as 48h (default: 24h, or now with --since)")
 	cmd.Flags().StringVar(&flags.since, "since", "", "Show what has run since a time, or for how long, such as 12h")
-	cmd.Flags().StringVarP(&flags.output, "output", "o", "", "One of wide, json, yaml, ics (for a calendar)")
-	cmd.Flags().BoolVarP(&flags.table.WithNamespace, "all-namespaces", "A", false, "Of all namespaces")
-	cmd.Flags().StringVarP(&flags.selector, "selector", "l", "", "Only of objects with these labels, such as app=shop")
-	cmd.Flags().BoolVar(&flags.table.NoHeaders, "no-headers", false, "Print the table without headers")
+	cmd.RunE = func(*cobra.Command, []string) error {
+		found := &agenda{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.SchemeGroupVersion.String(), Kind: "Agenda"}}
+		if err := c.setBounds(flags, found); err != nil {
+			return err
+		}
+		printer, err := flags.begin(c)
+		if err == nil {
+			err = c.fill(found, flags)
+		}
+		switch {
+		case err != nil:
+			return err
+		case printer != nil:
+			return printer.PrintObj(found, c.Out)
+		}
+		return c.printAgenda(found, flags)
+	}
 	return cmd
 }
 
-// setBounds validates the flags, and sets from when until when the agenda is.
+// setBounds sets from when until when the agenda is.
 func (c *cli) setBounds(flags *agendaFlags, found *agenda) (err error) {
-	if !slices.Contains(agendaFormats, flags.output) {
-		return usageError("--output is %q: it must be one of %s", flags.output, strings.Join(agendaFormats[1:], ", "))
-	}
-	if err := checkSelector(flags.selector); err != nil {
-		return err
-	}
 	found.From = c.now().Truncate(time.Second)
 	found.Until = found.From
 	if flags.since == "" {
@@ -175,15 +170,6 @@ func listIfAllowed[T runtime.Object](c *cli, kind, selector string) ([]T, error)
 }
 
 func (c *cli) printAgenda(found *agenda, flags *agendaFlags) error {
-	switch flags.output {
-	case "json":
-		return (&printers.JSONPrinter{}).PrintObj(found, c.Out)
-	case "yaml":
-		return (&printers.YAMLPrinter{}).PrintObj(found, c.Out)
-	case "ics":
-		return found.calendar(c.now()).SerializeTo(c.Out, ics.WithNewLineWindows)
-	}
-	flags.table.Wide = flags.output == "wide"
 	switch {
 	case flags.since != "" && len(found.Runs) == 0:
 		fmt.Fprintf(c.ErrOut, "Nothing has run since %s, or it has been removed.\n", found.From.In(c.local()).Format(shortTime))

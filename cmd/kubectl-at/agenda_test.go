@@ -168,7 +168,7 @@ func TestAgenda(t *testing.T) {
 			stderr: "error: the agenda ends at 2026-03-26 10:00:00 UTC, before it begins: for what has run, write kubectl at agenda --since 12h\n",
 		},
 		"no time":   {args: []string{"--until", "whenever"}, code: exitUsage, stderr: "error: --until is \"whenever\": .* A duration such as 12h is possible, too\n.*"},
-		"no format": {args: []string{"-o", "xml"}, code: exitUsage, stderr: "error: --output is \"xml\": it must be one of wide, json, yaml, ics\n"},
+		"no format": {args: []string{"-o", "xml"}, code: exitUsage, stderr: "error: unable to match a printer suitable for the output format \"xml\", allowed formats are: go-template,go-template-file,json,jsonpath,jsonpath-as-json,jsonpath-file,kyaml,template,templatefile,yaml, or ics, wide. Other formats: kubectl get at -o FORMAT\n"},
 		"no label":  {args: []string{"-l", "=="}, code: exitUsage, stderr: "error: --selector is \"==\": .*\n"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -29,6 +29,7 @@ import (
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/cli-runtime/pkg/resource"
 
@@ -224,8 +225,8 @@ func (m *move) ats(names []string) (infos []*resource.Info, err error) {
 	if !m.selects() {
 		return infos, nil
 	}
-	if err := checkSelector(m.selector); err != nil {
-		return nil, err
+	if _, err := labels.Parse(m.selector); err != nil {
+		return nil, usageError("--selector is %q: %w", m.selector, err)
 	}
 	limit := timespec.Time{}
 	if m.dueBefore != "" {

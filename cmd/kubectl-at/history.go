@@ -86,13 +86,14 @@ func newRun(first entry, began, ended *metav1.Time) pastRun {
 }
 
 func runOfAt(at *v1alpha1.At) pastRun {
-	r := newRun(newEntry(at, time.Time{}, commandOf(&at.Spec.RunSpec)), at.Status.StartTime, at.Status.CompletionTime)
+	ended, failed := at.Status.CompletionTime, plan.TrueCondition(at.Status.Conditions, v1alpha1.ConditionFailed)
+	if ended == nil && failed != nil { // It never started.
+		ended = &failed.LastTransitionTime
+	}
+	r := newRun(newEntry(at, time.Time{}, commandOf(&at.Spec.RunSpec)), at.Status.StartTime, ended)
 	r.Reason, r.Message, r.ExitCode = cmp.Or(at.Status.Reason, string(at.Status.Phase)), at.Status.Message, at.Status.ExitCode
-	if failed := plan.TrueCondition(at.Status.Conditions, v1alpha1.ConditionFailed); failed != nil {
+	if failed != nil {
 		r.Failed, r.Message = true, cmp.Or(r.Message, failed.Message)
-		if at.Status.CompletionTime == nil { // It never started.
-			r.Time, r.Ended = failed.LastTransitionTime.UTC(), ptr.To(failed.LastTransitionTime.UTC())
-		}
 	}
 	return r
 }

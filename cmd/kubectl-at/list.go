@@ -19,7 +19,9 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -41,11 +43,46 @@ import (
 // maxCommand is the length to which a command is shortened in the list.
 const maxCommand = 40
 
+// listing has the flags of a command that prints tables, or objects for programs.
+type listing struct {
+	flags    *genericclioptions.PrintFlags
+	formats  map[string]printers.ResourcePrinter // more values of -o
+	table    printers.PrintOptions
+	selector string
+}
+
+func addListing(cmd *cobra.Command, flags *genericclioptions.PrintFlags) *listing {
+	l := &listing{flags: flags}
+	l.flags.AddFlags(cmd)
+	cmd.Flags().BoolVarP(&l.table.WithNamespace, "all-namespaces", "A", false, "Of all namespaces")
+	cmd.Flags().StringVarP(&l.selector, "selector", "l", "", "Only objects with these labels, such as app=shop")
+	cmd.Flags().BoolVar(&l.table.NoHeaders, "no-headers", false, "Print tables without headers")
+	return l
+}
+
+// begin validates the flags, and connects. It returns the printer for -o, or nil for a table.
+func (l *listing) begin(c *cli) (printers.ResourcePrinter, error) {
+	if _, err := labels.Parse(l.selector); err != nil {
+		return nil, usageError("--selector is %q: %w", l.selector, err)
+	}
+	format := *l.flags.OutputFormat
+	l.table.Wide = format == "wide"
+	printer := l.formats[format]
+	if printer == nil && format != "" && !l.table.Wide {
+		var err error
+		if printer, err = l.flags.ToPrinter(); err != nil {
+			return nil, usageError("%w, or %s. Other formats: %s", err, strings.Join(append(slices.Collect(maps.Keys(l.formats)), "wide"), ", "), c.kubectl("get at -o FORMAT"))
+		}
+	}
+	err := c.connect()
+	if l.table.WithNamespace {
+		c.namespace = metav1.NamespaceAll
+	}
+	return printer, err
+}
+
 func (c *cli) listCommand() *cobra.Command {
-	var all bool
-	var selector string
-	var table printers.PrintOptions
-	flags := genericclioptions.NewPrintFlags("").WithTypeSetter(kinds)
+	all := false
 	cmd := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls", "get", "atq"},
@@ -60,68 +97,43 @@ Ats, too, and the Ats of the nodes on which an At of --nodes runs.`,
 			}
 			return nil
 		},
-		RunE: func(*cobra.Command, []string) error {
-			isTable := *flags.OutputFormat == "" || *flags.OutputFormat == "wide"
-			var printer printers.ResourcePrinter
-			if !isTable {
-				var err error
-				if printer, err = flags.ToPrinter(); err != nil {
-					return usageError("%w, or wide. Other formats: %s", err, c.kubectl("get at -o FORMAT"))
-				}
-			}
-			if err := checkSelector(selector); err != nil {
-				return err
-			}
-			if err := c.connect(); err != nil {
-				return err
-			}
-			if table.WithNamespace {
-				c.namespace = ""
-			}
-			ats, err := c.listAts(selector)
-			if err != nil {
-				return err
-			}
-			if !all {
-				ats = slices.DeleteFunc(ats, func(at *v1alpha1.At) bool { return at.Status.Phase == v1alpha1.PhaseDone || plan.ParentName(at) != "" })
-			}
-			cronAts, err := c.listCronAts(selector)
-			if err != nil {
-				return err
-			}
-			if isTable {
-				table.Wide = *flags.OutputFormat == "wide"
-				return c.printTables(ats, cronAts, table)
-			}
-			list := &corev1.List{Items: []runtime.RawExtension{}} // not null in JSON
-			for _, at := range ats {
-				list.Items = append(list.Items, runtime.RawExtension{Object: at})
-			}
-			for _, cronAt := range cronAts {
-				list.Items = append(list.Items, runtime.RawExtension{Object: cronAt})
-			}
-			if *flags.OutputFormat == "name" { // It prints no lists.
-				return meta.EachListItem(list, func(item runtime.Object) error { return printer.PrintObj(item, c.Out) })
-			}
-			return printer.PrintObj(list, c.Out)
-		},
 	}
-	flags.AddFlags(cmd)
+	l := addListing(cmd, genericclioptions.NewPrintFlags("").WithTypeSetter(kinds))
 	cmd.Flag("output").Usage += " And wide."
-	cmd.Flags().BoolVarP(&table.WithNamespace, "all-namespaces", "A", false, "List the Ats and CronAts of all namespaces")
-	cmd.Flags().StringVarP(&selector, "selector", "l", "", "List only objects with these labels, such as app=shop")
-	cmd.Flags().BoolVar(&table.NoHeaders, "no-headers", false, "Print tables without headers")
-	cmd.Flags().BoolVar(&table.ShowLabels, "show-labels", false, "Print the labels in a further column")
+	cmd.Flags().BoolVar(&l.table.ShowLabels, "show-labels", false, "Print the labels in a further column")
 	cmd.Flags().BoolVar(&all, "all", false, "Also list finished Ats and the Ats of nodes")
-	return cmd
-}
-
-// checkSelector returns an error if --selector cannot be parsed, before there is any request.
-func checkSelector(selector string) error {
-	if _, err := labels.Parse(selector); err != nil {
-		return usageError("--selector is %q: %w", selector, err)
+	cmd.RunE = func(*cobra.Command, []string) error {
+		printer, err := l.begin(c)
+		if err != nil {
+			return err
+		}
+		ats, err := c.listAts(l.selector)
+		if err != nil {
+			return err
+		}
+		if !all {
+			ats = slices.DeleteFunc(ats, func(at *v1alpha1.At) bool { return at.Status.Phase == v1alpha1.PhaseDone || plan.ParentName(at) != "" })
+		}
+		cronAts, err := c.listCronAts(l.selector)
+		if err != nil {
+			return err
+		}
+		if printer == nil {
+			return c.printTables(ats, cronAts, l.table)
+		}
+		list := &corev1.List{Items: []runtime.RawExtension{}} // not null in JSON
+		for _, at := range ats {
+			list.Items = append(list.Items, runtime.RawExtension{Object: at})
+		}
+		for _, cronAt := range cronAts {
+			list.Items = append(list.Items, runtime.RawExtension{Object: cronAt})
+		}
+		if *l.flags.OutputFormat == "name" { // It prints no lists.
+			return meta.EachListItem(list, func(item runtime.Object) error { return printer.PrintObj(item, c.Out) })
+		}
+		return printer.PrintObj(list, c.Out)
 	}
-	return nil
+	return cmd
 }
 
 // instantOf returns when an At is due; invalid schedules come first.
@@ -231,17 +243,13 @@ func clip(text string, max int) string {
 // listCronAts returns the CronAts with these labels, sorted by their next time. It returns none if the cluster
 // does not have the CRD, or if the user is not allowed to list them.
 func (c *cli) listCronAts(selector string) ([]*v1alpha1.CronAt, error) {
-	all, err := listOf[*v1alpha1.CronAt](c, "cronats", selector)
+	all, err := listIfAllowed[*v1alpha1.CronAt](c, "cronats", selector)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
 	slices.SortStableFunc(all, func(a, b *v1alpha1.CronAt) int {
 		return ptr.Deref(a.Status.NextScheduleTime, metav1.Time{}).Compare(ptr.Deref(b.Status.NextScheduleTime, metav1.Time{}).Time)
 	})
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil, nil
-	case apierrors.IsForbidden(err):
-		fmt.Fprintf(c.ErrOut, "Cannot list CronAts: %v\n", err)
-		return nil, nil
-	}
 	return all, err
 }
 

@@ -125,15 +125,15 @@ func (c *cli) follow(ctx context.Context, at *v1alpha1.At, w *wait) error {
 	logs.look(at)
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	hinted, shown, watching := map[string]bool{}, "", false
+	hinted, shown, watching := "", "", false
 	for at.Status.Phase != v1alpha1.PhaseDone {
 		if stage := stageOf(at); stage != shown {
 			shown = stage
 			fmt.Fprintf(c.ErrOut, "%s: %s\n", ref(at), answer.OneLine(stateLine(at, c.now())))
 		}
 		if watching { // A new object says nothing about the controller.
-			if hint := c.hintOnAt(at, c.now()); hint != "" && !hinted[hint] {
-				hinted[hint] = true
+			if hint := c.hintOnAt(at, c.now()); hint != "" && hint != hinted {
+				hinted = hint
 				fmt.Fprintln(c.ErrOut, hint)
 			}
 		}
