@@ -69,20 +69,9 @@ func setSchedule(schedule string) edit {
 	}}
 }
 
-// editCronAt returns an edit of the CronAt by a user, if it makes a difference.
-func editCronAt(name string, change func(cronAt *v1alpha1.CronAt)) edit {
-	return edit{name: name, do: func(s *state) bool {
-		o := s.find(cronAts, ofWeb)
-		if o == nil {
-			return false
-		}
-		after := o.change(name, func(meta metav1.Object) { change(meta.(*v1alpha1.CronAt)) })
-		if after == o.content {
-			return false
-		}
-		s.put(after)
-		return true
-	}}
+// editCronAt returns an edit of the CronAt.
+func editCronAt(what string, change func(cronAt *v1alpha1.CronAt)) edit {
+	return changes(what, cronAts, ofWeb, func(meta metav1.Object) { change(meta.(*v1alpha1.CronAt)) })
 }
 
 var (
@@ -90,16 +79,8 @@ var (
 	moveOfWeb    = editCronAt("edits the CronAt", func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Schedule = "@yearly" })
 	orphanOfWeb  = editCronAt("removes the owner of the CronAt", func(cronAt *v1alpha1.CronAt) { cronAt.OwnerReferences = nil })
 	unlabelOfWeb = editCronAt("removes the label of the CronAt", func(cronAt *v1alpha1.CronAt) { cronAt.Labels = nil })
+	deleteOfWeb  = deletes("the CronAt", cronAts, ofWeb)
 )
-
-var deleteOfWeb = edit{name: "deletes the CronAt", do: func(s *state) bool {
-	o := s.find(cronAts, ofWeb)
-	if o == nil {
-		return false
-	}
-	s.delete(o)
-	return true
-}}
 
 // takeName creates a CronAt that has nothing to do with the Deployment.
 var takeName = edit{name: "creates another CronAt of that name", do: func(s *state) bool {

@@ -50,25 +50,44 @@ func send[T any](p *replayer, r *request) (T, error) {
 	return objects[0].meta.(T), nil
 }
 
-func (p *replayer) delete(k kind, name string, options metav1.DeleteOptions) error {
-	r := &request{verb: remove, kind: k, name: name, uid: *options.Preconditions.UID, version: parseVersion(*options.Preconditions.ResourceVersion)}
+// requests sends the requests for one kind.
+type requests[T metav1.Object] struct {
+	*replayer
+	kind kind
+}
+
+// Create implements the interfaces of client-go for each kind, as do the next methods.
+func (c requests[T]) Create(_ context.Context, object T, options metav1.CreateOptions) (T, error) {
+	r := &request{verb: create, kind: c.kind, name: object.GetName(), object: intern(clone(object))}
+	if len(options.DryRun) > 0 {
+		r.verb = try
+	}
+	return send[T](c.replayer, r)
+}
+
+func (c requests[T]) Get(_ context.Context, name string, _ metav1.GetOptions) (T, error) {
+	return send[T](c.replayer, &request{verb: get, kind: c.kind, name: name})
+}
+
+func (c requests[T]) Delete(_ context.Context, name string, options metav1.DeleteOptions) error {
+	r := &request{verb: remove, kind: c.kind, name: name, uid: *options.Preconditions.UID, version: parseVersion(*options.Preconditions.ResourceVersion)}
 	if options.PropagationPolicy != nil {
 		r.body = string(*options.PropagationPolicy)
 	}
-	_, err := p.send(r)
+	_, err := c.send(r)
 	return err
 }
 
-func sendPatch[T any](p *replayer, k kind, name string, body []byte, subresources []string) (T, error) {
-	r := &request{verb: patch, kind: k, name: name}
+func (c requests[T]) Patch(_ context.Context, name string, _ types.PatchType, body []byte, _ metav1.PatchOptions, subresources ...string) (T, error) {
+	r := &request{verb: patch, kind: c.kind, name: name}
 	if len(subresources) > 0 {
 		r.verb = patchStatus
 	}
 	r.body, r.uid, r.version = splitPatch(body)
-	return send[T](p, r)
+	return send[T](c.replayer, r)
 }
 
-// The clients. They have the methods that the steps use.
+// The clients. They have the methods that the steps use; the others would panic.
 type (
 	kubeClient struct {
 		kubernetes.Interface
@@ -78,20 +97,8 @@ type (
 		typedcorev1.CoreV1Interface
 		*replayer
 	}
-	podClient struct {
-		typedcorev1.PodInterface
-		*replayer
-	}
-	nodeClient struct {
-		typedcorev1.NodeInterface
-		*replayer
-	}
 	apps struct {
 		typedappsv1.AppsV1Interface
-		*replayer
-	}
-	deploymentClient struct {
-		typedappsv1.DeploymentInterface
 		*replayer
 	}
 	metadataClient struct {
@@ -110,13 +117,37 @@ type (
 		typedcnatv1alpha1.CnatV1alpha1Interface
 		*replayer
 	}
+
+	// The methods of requests come before those that are embedded twice.
+	allOfPods        struct{ typedcorev1.PodInterface }
+	allOfNodes       struct{ typedcorev1.NodeInterface }
+	allOfDeployments struct {
+		typedappsv1.DeploymentInterface
+	}
+	allOfAts     struct{ typedcnatv1alpha1.AtInterface }
+	allOfCronAts struct {
+		typedcnatv1alpha1.CronAtInterface
+	}
+
+	podClient struct {
+		allOfPods
+		requests[*corev1.Pod]
+	}
+	nodeClient struct {
+		allOfNodes
+		requests[*corev1.Node]
+	}
+	deploymentClient struct {
+		allOfDeployments
+		requests[*appsv1.Deployment]
+	}
 	atClient struct {
-		typedcnatv1alpha1.AtInterface
-		*replayer
+		allOfAts
+		requests[*v1alpha1.At]
 	}
 	cronAtClient struct {
-		typedcnatv1alpha1.CronAtInterface
-		*replayer
+		allOfCronAts
+		requests[*v1alpha1.CronAt]
 	}
 )
 
@@ -127,50 +158,18 @@ func (c kubeClient) CoreV1() typedcorev1.CoreV1Interface { return core{replayer:
 func (c kubeClient) AppsV1() typedappsv1.AppsV1Interface { return apps{replayer: c.replayer} }
 
 // Pods implements typedcorev1.PodsGetter.
-func (c core) Pods(string) typedcorev1.PodInterface { return podClient{replayer: c.replayer} }
+func (c core) Pods(string) typedcorev1.PodInterface {
+	return podClient{requests: requests[*corev1.Pod]{c.replayer, pods}}
+}
 
 // Nodes implements typedcorev1.NodesGetter.
-func (c core) Nodes() typedcorev1.NodeInterface { return nodeClient{replayer: c.replayer} }
-
-// Create implements typedcorev1.PodInterface, as do the next methods.
-func (c podClient) Create(_ context.Context, pod *corev1.Pod, options metav1.CreateOptions) (*corev1.Pod, error) {
-	r := &request{verb: create, kind: pods, name: pod.Name, object: intern(pod)}
-	if len(options.DryRun) > 0 {
-		r.verb = try
-	}
-	return send[*corev1.Pod](c.replayer, r)
-}
-
-func (c podClient) Get(_ context.Context, name string, _ metav1.GetOptions) (*corev1.Pod, error) {
-	return send[*corev1.Pod](c.replayer, &request{verb: get, kind: pods, name: name})
-}
-
-func (c podClient) Delete(_ context.Context, name string, options metav1.DeleteOptions) error {
-	return c.delete(pods, name, options)
-}
-
-func (c podClient) Patch(_ context.Context, name string, _ types.PatchType, body []byte, _ metav1.PatchOptions, subresources ...string) (*corev1.Pod, error) {
-	return sendPatch[*corev1.Pod](c.replayer, pods, name, body, subresources)
-}
-
-// Get implements typedcorev1.NodeInterface.
-func (c nodeClient) Get(_ context.Context, name string, _ metav1.GetOptions) (*corev1.Node, error) {
-	return send[*corev1.Node](c.replayer, &request{verb: get, kind: nodes, name: name})
+func (c core) Nodes() typedcorev1.NodeInterface {
+	return nodeClient{requests: requests[*corev1.Node]{c.replayer, nodes}}
 }
 
 // Deployments implements typedappsv1.DeploymentsGetter.
 func (c apps) Deployments(string) typedappsv1.DeploymentInterface {
-	return deploymentClient{replayer: c.replayer}
-}
-
-// Get implements typedappsv1.DeploymentInterface.
-func (c deploymentClient) Get(_ context.Context, name string, _ metav1.GetOptions) (*appsv1.Deployment, error) {
-	return send[*appsv1.Deployment](c.replayer, &request{verb: get, kind: deployments, name: name})
-}
-
-// Patch implements typedappsv1.DeploymentInterface.
-func (c deploymentClient) Patch(_ context.Context, name string, _ types.PatchType, body []byte, _ metav1.PatchOptions, subresources ...string) (*appsv1.Deployment, error) {
-	return sendPatch[*appsv1.Deployment](c.replayer, deployments, name, body, subresources)
+	return deploymentClient{requests: requests[*appsv1.Deployment]{c.replayer, deployments}}
 }
 
 // Resource implements metadata.Interface. There are Deployments only.
@@ -218,16 +217,7 @@ var discoveryClient = func() rest.Interface {
 
 // Ats implements typedcnatv1alpha1.AtsGetter.
 func (c cnatV1alpha1) Ats(string) typedcnatv1alpha1.AtInterface {
-	return atClient{replayer: c.replayer}
-}
-
-// Create implements typedcnatv1alpha1.AtInterface, as do the others.
-func (c atClient) Create(_ context.Context, at *v1alpha1.At, _ metav1.CreateOptions) (*v1alpha1.At, error) {
-	return send[*v1alpha1.At](c.replayer, &request{verb: create, kind: ats, name: at.Name, object: intern(at.DeepCopy())})
-}
-
-func (c atClient) Get(_ context.Context, name string, _ metav1.GetOptions) (*v1alpha1.At, error) {
-	return send[*v1alpha1.At](c.replayer, &request{verb: get, kind: ats, name: name})
+	return atClient{requests: requests[*v1alpha1.At]{c.replayer, ats}}
 }
 
 func (c atClient) List(_ context.Context, options metav1.ListOptions) (*v1alpha1.AtList, error) {
@@ -240,35 +230,7 @@ func (c atClient) List(_ context.Context, options metav1.ListOptions) (*v1alpha1
 	return found, err
 }
 
-func (c atClient) Delete(_ context.Context, name string, options metav1.DeleteOptions) error {
-	return c.delete(ats, name, options)
-}
-
-func (c atClient) Patch(_ context.Context, name string, _ types.PatchType, body []byte, _ metav1.PatchOptions, subresources ...string) (*v1alpha1.At, error) {
-	return sendPatch[*v1alpha1.At](c.replayer, ats, name, body, subresources)
-}
-
 // CronAts implements typedcnatv1alpha1.CronAtsGetter.
 func (c cnatV1alpha1) CronAts(string) typedcnatv1alpha1.CronAtInterface {
-	return cronAtClient{replayer: c.replayer}
-}
-
-// Get implements typedcnatv1alpha1.CronAtInterface.
-func (c cronAtClient) Get(_ context.Context, name string, _ metav1.GetOptions) (*v1alpha1.CronAt, error) {
-	return send[*v1alpha1.CronAt](c.replayer, &request{verb: get, kind: cronAts, name: name})
-}
-
-// Create implements typedcnatv1alpha1.CronAtInterface.
-func (c cronAtClient) Create(_ context.Context, cronAt *v1alpha1.CronAt, _ metav1.CreateOptions) (*v1alpha1.CronAt, error) {
-	return send[*v1alpha1.CronAt](c.replayer, &request{verb: create, kind: cronAts, name: cronAt.Name, object: intern(cronAt.DeepCopy())})
-}
-
-// Delete implements typedcnatv1alpha1.CronAtInterface.
-func (c cronAtClient) Delete(_ context.Context, name string, options metav1.DeleteOptions) error {
-	return c.delete(cronAts, name, options)
-}
-
-// Patch implements typedcnatv1alpha1.CronAtInterface.
-func (c cronAtClient) Patch(_ context.Context, name string, _ types.PatchType, body []byte, _ metav1.PatchOptions, subresources ...string) (*v1alpha1.CronAt, error) {
-	return sendPatch[*v1alpha1.CronAt](c.replayer, cronAts, name, body, subresources)
+	return cronAtClient{requests: requests[*v1alpha1.CronAt]{c.replayer, cronAts}}
 }

@@ -31,6 +31,81 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/plan/rollout"
 )
 
+// deletes returns the edit that deletes an object. What the controllers control must not start
+// anything from then on.
+func deletes(what string, k kind, name string) edit {
+	return edit{harmless: k == freezes, name: "deletes " + what, do: func(s *state) bool {
+		o := s.find(k, name)
+		if o == nil {
+			return false
+		}
+		if k == s.x.own() {
+			s.hold(o.uid())
+		}
+		s.delete(o)
+		return true
+	}}
+}
+
+// changes returns the edit of the spec of an object, if that makes a difference.
+func changes(what string, k kind, name string, change func(meta metav1.Object)) edit {
+	return edit{harmless: true, name: what, do: func(s *state) bool {
+		o := s.find(k, name)
+		if o == nil || o.change(what, change) == o.content {
+			return false
+		}
+		s.put(o.change(what+" in a new generation", func(meta metav1.Object) {
+			change(meta)
+			meta.SetGeneration(meta.GetGeneration() + 1)
+		}))
+		return true
+	}}
+}
+
+// suspends returns the edit that suspends an object: it must not start anything from then on.
+func suspends(what string, k kind, name string, change func(meta metav1.Object)) edit {
+	e := changes("suspends "+what, k, name, change)
+	return edit{harmless: true, name: e.name, do: func(s *state) bool {
+		if !e.do(s) {
+			return false
+		}
+		s.hold(s.find(k, name).uid())
+		return true
+	}}
+}
+
+// strips returns the edit that removes something from the first Pod of an At.
+func strips(what string, change func(meta metav1.Object)) edit {
+	return edit{name: "removes " + what + " of the Pod", do: func(s *state) bool {
+		o := s.firstPod(func(pod *corev1.Pod) bool {
+			return pod.Labels[v1alpha1.LabelAtUID] != "" && plan.ControllerOf(pod) != nil
+		})
+		if o == nil {
+			return false
+		}
+		s.put(o.change("strip "+what, change))
+		return true
+	}}
+}
+
+var (
+	deleteAt         = deletes("the At", ats, "at")
+	deleteChild      = deletes("the At of a node", ats, "at-a")
+	deleteCronAt     = deletes("the CronAt", cronAts, "cron")
+	deleteDeployment = deletes("the Deployment", deployments, "web")
+	removeNode       = deletes("node a", nodes, "a")
+	unfreeze         = deletes("the Freeze", freezes, "freeze")
+
+	suspend       = suspends("the At", ats, "at", func(meta metav1.Object) { meta.(*v1alpha1.At).Spec.Suspend = ptr.To(true) })
+	suspendCronAt = suspends("the CronAt", cronAts, "cron", func(meta metav1.Object) { meta.(*v1alpha1.CronAt).Spec.Suspend = ptr.To(true) })
+
+	stripLabel = strips("the label", func(meta metav1.Object) { delete(meta.GetLabels(), v1alpha1.LabelAtUID) })
+	stripOwner = strips("the owner", func(meta metav1.Object) { meta.SetOwnerReferences(nil) })
+
+	cordon = changes("cordons node b", nodes, "b", func(meta metav1.Object) { meta.(*corev1.Node).Spec.Unschedulable = true })
+	scale  = changes("scales the Deployment", deployments, "web", func(meta metav1.Object) { meta.(*appsv1.Deployment).Spec.Replicas = ptr.To[int32](2) })
+)
+
 // editAt changes the spec of the At.
 func (s *state) editAt(what string, change func(at *v1alpha1.At)) {
 	s.put(s.find(ats, "at").change(what, func(meta metav1.Object) {
@@ -39,16 +114,6 @@ func (s *state) editAt(what string, change func(at *v1alpha1.At)) {
 		at.Generation++
 	}))
 }
-
-var suspend = edit{harmless: true, name: "suspends the At", do: func(s *state) bool {
-	o := s.find(ats, "at")
-	if o == nil || ptr.Deref(o.at().Spec.Suspend, false) {
-		return false
-	}
-	s.hold(o.uid())
-	s.editAt("suspend", func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) })
-	return true
-}}
 
 var resume = edit{harmless: true, name: "resumes the At", do: func(s *state) bool {
 	o := s.find(ats, "at")
@@ -71,40 +136,11 @@ var postpone = edit{harmless: true, name: "moves the At to a later time", do: fu
 	return true
 }}
 
-var deleteAt = edit{name: "deletes the At", do: func(s *state) bool {
-	o := s.find(ats, "at")
-	if o == nil {
-		return false
-	}
-	s.hold(o.uid())
-	s.delete(o)
-	return true
-}}
-
 var createAgain = edit{name: "creates the At again", do: func(s *state) bool {
 	if s.find(ats, "at") != nil {
 		return false
 	}
 	s.create(intern(clone(s.x.scenario.objects[0])))
-	return true
-}}
-
-var deleteChild = edit{name: "deletes the At of a node", do: func(s *state) bool {
-	o := s.find(ats, "at-a")
-	if o == nil || o.meta.GetDeletionTimestamp() != nil {
-		return false
-	}
-	s.hold(o.uid())
-	s.delete(o)
-	return true
-}}
-
-var removeNode = edit{name: "removes node a", do: func(s *state) bool {
-	o := s.find(nodes, "a")
-	if o == nil {
-		return false
-	}
-	s.delete(o)
 	return true
 }}
 
@@ -114,15 +150,6 @@ var replaceNode = edit{name: "removes node a, and adds it again", do: func(s *st
 
 var addNode = edit{name: "adds node c", do: func(s *state) bool {
 	return s.find(nodes, "c") == nil && s.create(intern(newNode("c"))) != nil
-}}
-
-var cordon = edit{harmless: true, name: "cordons node b", do: func(s *state) bool {
-	o := s.find(nodes, "b")
-	if o == nil || o.meta.(*corev1.Node).Spec.Unschedulable {
-		return false
-	}
-	s.put(o.change("cordon", func(meta metav1.Object) { meta.(*corev1.Node).Spec.Unschedulable = true }))
-	return true
 }}
 
 // firstPod returns the first Pod with a property, or nil.
@@ -141,28 +168,6 @@ var deletePod = edit{name: "deletes the Pod", do: func(s *state) bool {
 		return false
 	}
 	s.delete(o)
-	return true
-}}
-
-var stripLabel = edit{name: "removes the label of the Pod", do: func(s *state) bool {
-	o := s.firstPod(func(pod *corev1.Pod) bool {
-		return pod.Labels[v1alpha1.LabelAtUID] != "" && plan.ControllerOf(pod) != nil
-	})
-	if o == nil {
-		return false
-	}
-	s.put(o.change("strip label", func(meta metav1.Object) { delete(meta.GetLabels(), v1alpha1.LabelAtUID) }))
-	return true
-}}
-
-var stripOwner = edit{name: "removes the owner of the Pod", do: func(s *state) bool {
-	o := s.firstPod(func(pod *corev1.Pod) bool {
-		return pod.Labels[v1alpha1.LabelAtUID] != "" && plan.ControllerOf(pod) != nil
-	})
-	if o == nil {
-		return false
-	}
-	s.put(o.change("strip owner", func(meta metav1.Object) { meta.SetOwnerReferences(nil) }))
 	return true
 }}
 
@@ -211,51 +216,6 @@ var undoRestart = edit{name: "undoes the restart", do: func(s *state) bool {
 		}
 	}
 	return s.annotate("")
-}}
-
-var scale = edit{harmless: true, name: "scales the Deployment", do: func(s *state) bool {
-	o := s.find(deployments, "web")
-	if o == nil {
-		return false
-	}
-	s.put(o.change("scale", func(meta metav1.Object) {
-		d := meta.(*appsv1.Deployment)
-		d.Spec.Replicas = ptr.To[int32](2)
-		d.Generation++
-	}))
-	return true
-}}
-
-var deleteDeployment = edit{name: "deletes the Deployment", do: func(s *state) bool {
-	o := s.find(deployments, "web")
-	if o == nil {
-		return false
-	}
-	s.delete(o)
-	return true
-}}
-
-var suspendCronAt = edit{name: "suspends the CronAt", do: func(s *state) bool {
-	o := s.find(cronAts, "cron")
-	if o == nil || ptr.Deref(o.cronAt().Spec.Suspend, false) {
-		return false
-	}
-	s.hold(o.uid())
-	s.put(o.change("suspend", func(meta metav1.Object) {
-		meta.(*v1alpha1.CronAt).Spec.Suspend = ptr.To(true)
-		meta.SetGeneration(2)
-	}))
-	return true
-}}
-
-var deleteCronAt = edit{name: "deletes the CronAt", do: func(s *state) bool {
-	o := s.find(cronAts, "cron")
-	if o == nil {
-		return false
-	}
-	s.hold(o.uid())
-	s.delete(o)
-	return true
 }}
 
 var deleteScheduled = edit{name: "deletes the At of a time", do: func(s *state) bool {

@@ -54,15 +54,6 @@ func freezeUntil(seconds float64) edit {
 	}}
 }
 
-var unfreeze = edit{harmless: true, name: "deletes the Freeze", do: func(s *state) bool {
-	o := s.find(freezes, "freeze")
-	if o == nil {
-		return false
-	}
-	s.delete(o)
-	return true
-}}
-
 // obeys returns the Freezes that a controller knows.
 func (c *controller) obeys() *freeze.Set {
 	var known []*freeze.Freeze

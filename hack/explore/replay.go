@@ -41,7 +41,6 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronsteps"
 	"programming-kubernetes.info/cnat-controller/pkg/freeze"
 	informers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions"
-	cnatinformers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/staleness"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/restartannotation/annotationplan"
@@ -106,39 +105,6 @@ type syncedInformer struct{ cache.SharedIndexInformer }
 // HasSyncedChecker implements cache.SharedIndexInformer.
 func (syncedInformer) HasSyncedChecker() cache.DoneChecker { return synced{} }
 
-// sortedAts and sortedPods are informers with an index that has an order: that of a real one is
-// random, and a replay must take the same steps.
-type (
-	sortedAts      struct{ cnatinformers.TypedAtInformer }
-	sortedPods     struct{ coreinformers.TypedPodInformer }
-	sortedInformer struct{ cache.SharedIndexInformer }
-	sortedIndexer  struct{ cache.Indexer }
-)
-
-// Informer implements cnatinformers.TypedAtInformer.
-func (a sortedAts) Informer() cache.SharedIndexInformer {
-	return sortedInformer{a.TypedAtInformer.Informer()}
-}
-
-// Informer implements coreinformers.TypedPodInformer.
-func (p sortedPods) Informer() cache.SharedIndexInformer {
-	return sortedInformer{p.TypedPodInformer.Informer()}
-}
-
-// GetIndexer implements cache.SharedIndexInformer.
-func (i sortedInformer) GetIndexer() cache.Indexer {
-	return sortedIndexer{i.SharedIndexInformer.GetIndexer()}
-}
-
-// ByIndex implements cache.Indexer.
-func (i sortedIndexer) ByIndex(index, value string) ([]any, error) {
-	objects, err := i.Indexer.ByIndex(index, value)
-	slices.SortFunc(objects, func(a, b any) int {
-		return strings.Compare(a.(metav1.Object).GetName(), b.(metav1.Object).GetName())
-	})
-	return objects, err
-}
-
 type synced struct{}
 
 var closed = func() chan struct{} {
@@ -158,7 +124,7 @@ func newReplayer(x *explorer) *replayer {
 	kube := kubeClient{replayer: p}
 	kubeInformers := kubeinformers.NewSharedInformerFactory(kube, 0).Core().V1()
 	cnatInformers := informers.NewSharedInformerFactory(cnatClient{replayer: p}, 0).Cnat().V1alpha1()
-	atInformer, podInformer := sortedAts{cnatInformers.Ats()}, sortedPods{kubeInformers.Pods()}
+	atInformer, podInformer := cnatInformers.Ats(), kubeInformers.Pods()
 	known, err := steps.NewCache(atInformer, podInformer)
 	utilruntime.Must(err)
 	nodeCache, err := nodecache.New(kube, syncedNodes{kubeInformers.Nodes()}, steps.Keep, func(string) {}, func() {})

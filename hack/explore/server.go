@@ -21,6 +21,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"reflect"
 	"slices"
 	"strconv"
 	"time"
@@ -28,7 +29,6 @@ import (
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -220,7 +220,7 @@ func (s *state) create(c *content) *object {
 }
 
 // applyPatch changes an object by a patch. Of Pods, the controllers change nothing but
-// finalizers.
+// finalizers. No patch has a spec and a status.
 func applyPatch(meta metav1.Object, r *request) {
 	if r.kind == pods {
 		var body struct {
@@ -236,36 +236,13 @@ func applyPatch(meta metav1.Object, r *request) {
 	utilruntime.Must(err)
 	after, err := jsonpatch.MergePatch(before, []byte(r.body))
 	utilruntime.Must(err)
-	switch o := meta.(type) {
-	case *v1alpha1.At:
-		var at v1alpha1.At
-		utilruntime.Must(json.Unmarshal(after, &at))
-		if r.verb == patchStatus {
-			o.Status = at.Status
-			return
-		}
-		if !apiequality.Semantic.DeepEqual(o.Spec, at.Spec) {
-			o.Generation++
-		}
-		o.Spec, o.Labels, o.Finalizers, o.OwnerReferences = at.Spec, at.Labels, at.Finalizers, at.OwnerReferences
-	case *v1alpha1.CronAt:
-		var cronAt v1alpha1.CronAt
-		utilruntime.Must(json.Unmarshal(after, &cronAt))
-		if r.verb == patchStatus {
-			o.Status = cronAt.Status
-			return
-		}
-		if !apiequality.Semantic.DeepEqual(o.Spec, cronAt.Spec) {
-			o.Generation++
-		}
-		o.Spec, o.Labels, o.Finalizers, o.OwnerReferences = cronAt.Spec, cronAt.Labels, cronAt.Finalizers, cronAt.OwnerReferences
-	case *appsv1.Deployment:
-		var deployment appsv1.Deployment
-		utilruntime.Must(json.Unmarshal(after, &deployment))
-		if !apiequality.Semantic.DeepEqual(o.Spec, deployment.Spec) {
-			o.Generation++
-		}
-		o.Spec = deployment.Spec
+	var was, is struct {
+		Spec any `json:"spec"`
+	}
+	reflect.ValueOf(meta).Elem().SetZero()
+	utilruntime.Must(errors.Join(json.Unmarshal(before, &was), json.Unmarshal(after, &is), json.Unmarshal(after, meta)))
+	if !reflect.DeepEqual(was, is) {
+		meta.SetGeneration(meta.GetGeneration() + 1)
 	}
 }
 

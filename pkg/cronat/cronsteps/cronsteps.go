@@ -48,6 +48,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/events"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/patch"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/sorted"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/staleness"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
@@ -124,6 +125,7 @@ func (s *Steps) observe(name cache.ObjectName) *cronplan.World {
 	for _, object := range objects {
 		world.Ats = append(world.Ats, object.(*v1alpha1.At))
 	}
+	sorted.ByName(world.Ats)
 	s.observeCounted(world)
 	return world
 }
