@@ -25,24 +25,19 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/freeze"
-	"programming-kubernetes.info/cnat-controller/pkg/freeze/freezecache"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	informers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
-	listers "programming-kubernetes.info/cnat-controller/pkg/generated/listers/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/sorted"
@@ -50,8 +45,6 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/preflight"
 	"programming-kubernetes.info/cnat-controller/pkg/steps"
 	"programming-kubernetes.info/cnat-controller/pkg/steps/nodecache"
-	"programming-kubernetes.info/cnat-controller/pkg/steps/podevents"
-	"programming-kubernetes.info/cnat-controller/pkg/steps/workload"
 )
 
 const controllerName = "cnat-controller"
@@ -68,10 +61,6 @@ type Controller struct {
 	checks    *preflight.Checks    // of Ats
 	steps     *steps.Steps
 	clock     clock.WithTicker
-	// freezes are those that it obeys, and cronAts says which of them concern the Ats of a CronAt.
-	// They are set before Run, or nil.
-	freezes *freezecache.Cache
-	cronAts listers.CronAtLister
 }
 
 // NewController returns a controller that uses the given informers. The caller starts
@@ -111,7 +100,7 @@ func NewController(
 	if err != nil {
 		return nil, fmt.Errorf("add the event handler for Pods: %w", err)
 	}
-	if c.nodes, err = nodecache.New(kubeClient, nodeInformer, steps.Keep, c.enqueueOnNode, c.enqueueOnNodes); err != nil {
+	if c.nodes, err = nodecache.New(kubeClient, nodeInformer, steps.Keep, func(node string) { c.enqueueAts(c.cache.OnNode(node)) }, func() { c.enqueueIf(plan.WaitsForNodes) }); err != nil {
 		return nil, err
 	}
 	if preflights != nil {
@@ -119,26 +108,10 @@ func NewController(
 		c.checks = c.preflight.Ats(c.cache.Ats)
 		c.checks.Notify(c.queue.Add)
 	}
-	c.steps = &steps.Steps{
-		Cache:      c.cache,
-		KubeClient: kubeClient,
-		CnatClient: cnatClient,
-		Nodes:      c.nodes,
-		PodEvents:  podevents.NewReader(kubeClient.CoreV1(), wallClock),
-		Targets:    workload.NewTargets(wallClock),
-		Recorder:   recorder,
-		Clock:      wallClock,
-		Failures:   workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](0, 0),
-		Defaults:   defaults,
-		Parallel:   parallel,
-	}
+	c.steps = steps.New(c.cache, kubeClient, cnatClient, c.nodes, recorder, wallClock, defaults)
 	c.synced = []cache.DoneChecker{atHandler.HasSyncedChecker(), podHandler.HasSyncedChecker()}
 	return c, nil
 }
-
-// parallel is the number of requests for one At at the same time, such as those that create the
-// Ats of its nodes.
-const parallel = 16
 
 // Run waits until the caches have synced, works with the given number of workers until
 // ctx is done, and returns when the running syncs have finished. Call it only once.
@@ -196,7 +169,6 @@ func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (ti
 func (c *Controller) decide(world plan.World) plan.Decision {
 	world.Rehearses = c.checks.Rehearses()
 	if world.At != nil {
-		c.addFreezes(&world)
 		world.Forecast = c.checks.Forecast(world.At, plan.RehearsedOf(&world.At.Status))
 	}
 	decision := plan.Decide(world)
@@ -204,38 +176,6 @@ func (c *Controller) decide(world plan.World) plan.Decision {
 		c.checks.Add(cache.MetaObjectToName(world.At))
 	}
 	return decision
-}
-
-// addFreezes adds to world which Freeze holds the At, if it is due. That must be known just before a
-// decision: reading the At may have taken long.
-func (c *Controller) addFreezes(world *plan.World) {
-	if world.Frozen, world.FreezesUnknown = nil, nil; world.At == nil || !plan.MayStartAt(world.At, world.Now) {
-		return
-	}
-	set, err := c.freezes.Set()
-	if world.FreezesUnknown = err; set.IsEmpty() {
-		return
-	}
-	var makers []metav1.Object
-	maker := world.At
-	if world.Parent != nil {
-		maker = world.Parent
-		makers = append(makers, maker)
-	}
-	if owner := plan.Owner(maker, v1alpha1.CronAtKind); owner != nil {
-		// It may be gone, or not in the cache.
-		if cronAt, err := c.cronAts.CronAts(maker.Namespace).Get(owner.Name); err == nil && cronAt.UID == owner.UID {
-			makers = append(makers, cronAt)
-		}
-	}
-	world.Frozen = set.Holding(freeze.NewSubject(world.At, makers...), world.Now)
-}
-
-// freezesChanged enqueues the Ats that wait for the end of a Freeze. What a Freeze begins to hold
-// notices that when it is due.
-func (c *Controller) freezesChanged() {
-	ats, _ := c.cache.Ats.List(labels.Everything()) // Reading from a cache cannot fail.
-	c.enqueueAts(slices.DeleteFunc(ats, func(at *v1alpha1.At) bool { return !plan.IsFrozen(at) }))
 }
 
 func (c *Controller) addAt(logger klog.Logger, at *v1alpha1.At, isInInitialList bool) {
@@ -306,13 +246,10 @@ func (c *Controller) enqueueParent(child *v1alpha1.At) {
 	}
 }
 
-// enqueueOnNode enqueues the Ats that need a node that was added or removed.
-func (c *Controller) enqueueOnNode(node string) { c.enqueueAts(c.cache.OnNode(node)) }
-
-// enqueueOnNodes enqueues the Ats that have waited for the cache of nodes.
-func (c *Controller) enqueueOnNodes() {
+// enqueueIf enqueues the Ats that wait for what has just happened.
+func (c *Controller) enqueueIf(waits func(*v1alpha1.At) bool) {
 	ats, _ := c.cache.Ats.List(labels.Everything()) // Reading from a cache cannot fail.
-	c.enqueueAts(slices.DeleteFunc(ats, func(at *v1alpha1.At) bool { return !plan.NeedsNodes(at) || at.Status.Phase == v1alpha1.PhaseDone }))
+	c.enqueueAts(sorted.ByName(slices.DeleteFunc(ats, func(at *v1alpha1.At) bool { return !waits(at) })))
 }
 
 func (c *Controller) enqueueAts(ats []*v1alpha1.At) {
@@ -355,7 +292,7 @@ func (c *Controller) enqueueStep(at *v1alpha1.At, now time.Time) {
 	name := cache.MetaObjectToName(at)
 	world := c.cache.World(name, now)
 	world.Rehearses = c.checks.Rehearses()
-	c.addFreezes(world)
+	c.steps.ObserveNow(world)
 	decision := plan.Decide(*world)
 	hasStep := decision.Action != nil || decision.Status != nil ||
 		slices.ContainsFunc(world.Pods, func(pod *corev1.Pod) bool { return plan.CleanUp(*world, pod).Action != nil })

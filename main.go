@@ -357,10 +357,10 @@ func newProgram(ctx context.Context, o *options, config *rest.Config, wallClock 
 		return nil, err
 	}
 	p.freezes = freezecache.New(p.cnatClient, p.metadataClient, o.namespace, o.leaderElectNamespace, wallClock, func() {
-		p.controller.freezesChanged()
+		p.controller.enqueueIf(plan.IsFrozen) // What a Freeze begins to hold notices that when it is due.
 		p.cronController.FreezesChanged()
 	})
-	p.controller.freezes, p.controller.cronAts = p.freezes, p.cronFactory.Cnat().V1alpha1().CronAts().Lister()
+	p.controller.steps.Freezes, p.controller.steps.CronAts = p.freezes, p.cronFactory.Cnat().V1alpha1().CronAts().Lister()
 	p.controller.synced = append(p.controller.synced, p.freezes)
 	p.cronController.Freezes = p.freezes
 	p.objects = inventory.Objects{

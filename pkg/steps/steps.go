@@ -40,7 +40,10 @@ import (
 	"k8s.io/utils/clock"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/freeze"
+	"programming-kubernetes.info/cnat-controller/pkg/freeze/freezecache"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
+	listers "programming-kubernetes.info/cnat-controller/pkg/generated/listers/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/events"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/patch"
@@ -63,12 +66,36 @@ type Steps struct {
 	Targets  *workload.Targets
 	Recorder record.EventRecorder
 	Clock    clock.PassiveClock
+	// Freezes are those that it obeys, and CronAts says which of them concern the Ats of a CronAt.
+	Freezes *freezecache.Cache
+	CronAts listers.CronAtLister
 	// Failures counts consecutive failures to create a Pod.
 	Failures workqueue.TypedRateLimiter[cache.ObjectName]
 	// Defaults are those of the Pod of an At without spec.template.
 	Defaults plan.Defaults
 	// Parallel is the number of requests for one At at the same time.
 	Parallel int
+}
+
+// parallel is the number of requests for one At at the same time, such as those that create the
+// Ats of its nodes.
+const parallel = 16
+
+// New returns Steps with the given cache.
+func New(known *Cache, kubeClient kubernetes.Interface, cnatClient clientset.Interface, nodes *nodecache.Cache, recorder record.EventRecorder, wallClock clock.Clock, defaults plan.Defaults) *Steps {
+	return &Steps{
+		Cache:      known,
+		KubeClient: kubeClient,
+		CnatClient: cnatClient,
+		Nodes:      nodes,
+		PodEvents:  podevents.NewReader(kubeClient.CoreV1(), wallClock),
+		Targets:    workload.NewTargets(wallClock),
+		Recorder:   recorder,
+		Clock:      wallClock,
+		Failures:   workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](0, 0),
+		Defaults:   defaults,
+		Parallel:   parallel,
+	}
 }
 
 // Observe returns the World of the At with the given name, from the caches, with what no cache
@@ -93,6 +120,32 @@ func (s *Steps) Observe(ctx context.Context, name cache.ObjectName) (*plan.World
 	return world, s.observeNodes(ctx, world)
 }
 
+// ObserveNow adds to world what time it is and, if the At is due, which Freeze holds it. That must be
+// known just before a decision: reading the At may have taken long.
+func (s *Steps) ObserveNow(world *plan.World) {
+	world.Now = s.Clock.Now()
+	if world.Frozen, world.FreezesUnknown = nil, nil; world.At == nil || !plan.MayStartAt(world.At, world.Now) {
+		return
+	}
+	set, err := s.Freezes.Set()
+	if world.FreezesUnknown = err; set.IsEmpty() {
+		return
+	}
+	var makers []metav1.Object
+	maker := world.At
+	if world.Parent != nil {
+		maker = world.Parent
+		makers = append(makers, maker)
+	}
+	if owner := plan.Owner(maker, v1alpha1.CronAtKind); owner != nil {
+		// It may be gone, or not in the cache.
+		if cronAt, err := s.CronAts.CronAts(maker.Namespace).Get(owner.Name); err == nil && cronAt.UID == owner.UID {
+			makers = append(makers, cronAt)
+		}
+	}
+	world.Frozen = set.Holding(freeze.NewSubject(world.At, makers...), world.Now)
+}
+
 // Delays until the next sync: after a step that nothing reports, and if a decision rests on
 // what has just changed.
 const (
@@ -107,7 +160,7 @@ const maxReads = 2
 // for what the API server says. It returns the delay after which to decide again, 0 if that
 // is not necessary, or an error if the step must be retried with back-off.
 func (s *Steps) Step(ctx context.Context, name cache.ObjectName, world *plan.World, decide func(plan.World) plan.Decision) (time.Duration, error) {
-	world.Now = s.Clock.Now()
+	s.ObserveNow(world)
 	decision := decide(*world)
 	logDecision(ctx, world, decision)
 	// What is decided from the At alone may need all the rest: a cache has no selector of nodes.
@@ -118,7 +171,7 @@ func (s *Steps) Step(ctx context.Context, name cache.ObjectName, world *plan.Wor
 		if err := s.read(ctx, name, world, decision.Needs); err != nil {
 			return decision.Delay, err
 		}
-		world.Now = s.Clock.Now()
+		s.ObserveNow(world)
 		decision = decide(*world)
 		logDecision(ctx, world, decision)
 	}
