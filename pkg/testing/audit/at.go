@@ -280,6 +280,7 @@ func (c *Checker) checkCreation(w Write, p *pod) {
 			c.violate(Honored, a.At, "it starts %v after its starting deadline", w.Sent.Sub(end))
 		}
 	}
+	c.checkFrozen(a, w.Sent)
 	if next := a.Status.NextAttemptTime; next != nil && !first && w.Sent.Before(next.Time) {
 		c.violate(NotEarly, a.At, "its next attempt starts %v before its time", next.Sub(w.Sent))
 	}
@@ -294,11 +295,12 @@ func (c *Checker) checkCreation(w Write, p *pod) {
 	}
 }
 
-// checkLate notes how late an At starts, and checks that. What blocks an At, or makes its CronAt
-// wait, is no delay.
+// checkLate notes how late an At starts, and checks that. What blocks or holds an At, or makes its
+// CronAt wait, is no delay.
 func (c *Checker) checkLate(w Write, a *at) {
 	last := a.terms[len(a.terms)-1]
-	if a.Status.Reason != "" || last.suspended || last.due.IsZero() {
+	waited := a.Status.Reason == v1alpha1.ReasonFrozen
+	if a.Status.Reason != "" && !waited || last.suspended || last.due.IsZero() {
 		return
 	}
 	changed := last.since
@@ -307,8 +309,10 @@ func (c *Checker) checkLate(w Write, a *at) {
 	}
 	since := slices.MaxFunc([]time.Time{last.due, changed, a.blocked, c.noticed}, time.Time.Compare)
 	late := max(0, w.Time.Sub(since))
-	c.Summary.Late = append(c.Summary.Late, late)
-	if a.maxLate > 0 && late > a.maxLate {
+	if !waited {
+		c.Summary.Late = append(c.Summary.Late, late)
+	}
+	if a.maxLate > 0 && late > a.maxLate && !c.mayHaveWaited(a, w.Time.Add(-a.maxLate), w.Time) {
 		c.violate(NotLost, a.At, "it starts %v late", late)
 	}
 }

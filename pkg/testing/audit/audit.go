@@ -43,7 +43,8 @@ type Write struct {
 	Created bool
 	// Gone is true if the object does not exist any more after the write.
 	Gone bool
-	// Object is an At, a CronAt, a Pod or a Deployment, after the write. It must not change.
+	// Object is an At, a CronAt, a Freeze, a Pod or a Deployment, after the write. It must not
+	// change.
 	Object metav1.Object
 }
 
@@ -54,7 +55,7 @@ type Rule string
 const (
 	Once     Rule = "once"     // Nothing runs a second time.
 	NotEarly Rule = "early"    // Nothing starts before its time.
-	Honored  Rule = "honored"  // Nothing starts after a suspension, a deletion or a later time.
+	Honored  Rule = "honored"  // Nothing starts after a suspension, a deletion or a later time, or in a Freeze.
 	Limits   Rule = "limits"   // No more than allowed runs at the same time.
 	NotLost  Rule = "lost"     // What is due starts, what has ended is recorded, nothing is left over.
 	True     Rule = "true"     // What is recorded has happened.
@@ -83,6 +84,9 @@ type Checker struct {
 	// Free are the namespaces in which nothing blocks what is due when Settle is called.
 	Free sets.Set[string]
 
+	// System is the namespace whose Freezes hold everywhere.
+	System string
+
 	Violations []Violation
 	Summary    Summary
 
@@ -93,6 +97,7 @@ type Checker struct {
 	pods    map[types.UID]*pod
 
 	deployments map[types.UID]*deployment
+	freezes     map[types.UID][]*freeze
 }
 
 // Summary says what a history contains.
@@ -111,7 +116,7 @@ func NewChecker() *Checker {
 	return &Checker{
 		Summary: Summary{Ends: map[string]int{}, Blocked: map[string]int{}},
 		ats:     map[types.UID]*at{}, cronAts: map[types.UID]*cronAt{}, pods: map[types.UID]*pod{},
-		deployments: map[types.UID]*deployment{},
+		deployments: map[types.UID]*deployment{}, freezes: map[types.UID][]*freeze{},
 	}
 }
 
@@ -128,6 +133,8 @@ func (c *Checker) Add(w Write) {
 		c.addAt(w, object)
 	case *v1alpha1.CronAt:
 		c.addCronAt(w, object)
+	case *v1alpha1.Freeze:
+		c.addFreeze(w, object)
 	case *corev1.Pod:
 		c.addPod(w, object)
 	case *appsv1.Deployment:
@@ -165,6 +172,11 @@ func (c *Checker) Step(now time.Time, by time.Duration) {
 	}
 	for _, d := range c.deployments {
 		shift(&d.changed)
+	}
+	for _, versions := range c.freezes {
+		for _, f := range versions {
+			shift(&f.since, &f.until)
+		}
 	}
 }
 

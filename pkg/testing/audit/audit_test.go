@@ -149,6 +149,46 @@ func neverSynced(c *v1alpha1.CronAt) {
 	c.CreationTimestamp, c.Status = metav1.Time{Time: when(-60)}, v1alpha1.CronAtStatus{}
 }
 
+// skipped counts scheduled times as skipped.
+func skipped(count int64, seconds float64) func(*v1alpha1.CronAt) {
+	return func(c *v1alpha1.CronAt) {
+		c.Status.Skipped = &v1alpha1.MissedTimes{Count: count, Last: metav1.Time{Time: when(seconds)}}
+	}
+}
+
+// aFreeze returns a write of a Freeze that holds from a time until another.
+func aFreeze(seconds, from, until float64, mutate ...func(*v1alpha1.Freeze)) Write {
+	object := &v1alpha1.Freeze{ObjectMeta: metav1.ObjectMeta{Name: "freeze", Namespace: "default", UID: "freeze"}}
+	instant := func(seconds float64) v1alpha1.FreezeTime {
+		return v1alpha1.FreezeTime(when(seconds).Format(time.RFC3339Nano))
+	}
+	object.Spec.Windows = []v1alpha1.FreezeWindow{{From: instant(from), Until: instant(until)}}
+	for _, m := range mutate {
+		m(object)
+	}
+	return write(seconds, object, false)
+}
+
+func in(namespace string) func(*v1alpha1.Freeze) {
+	return func(f *v1alpha1.Freeze) { f.Namespace = namespace }
+}
+func inLab(f *v1alpha1.Freeze) {
+	f.Spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: "lab"}}
+}
+func ofCron(f *v1alpha1.Freeze) {
+	f.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{v1alpha1.LabelCronAtName: "cron"}}
+}
+
+// daily makes a Freeze one that holds for 20 minutes each day, from ten minutes before due.
+func daily(f *v1alpha1.Freeze) {
+	f.Spec.TimeZone = ptr.To("Asia/Kolkata")
+	f.Spec.Windows = []v1alpha1.FreezeWindow{{Schedule: "20 15 * * *", DurationSeconds: 1200}}
+}
+func exempt(at *v1alpha1.At) { at.Labels = map[string]string{v1alpha1.LabelIgnoreFreezes: "true"} }
+func waitsForEnd(at *v1alpha1.At) {
+	at.Status.Reason = v1alpha1.ReasonFrozen
+}
+
 func waits(reason string) func(*v1alpha1.CronAt) {
 	return func(c *v1alpha1.CronAt) { c.Status.Reason = reason }
 }
@@ -374,11 +414,36 @@ func TestChecker(t *testing.T) {
 		"a CronAt that nobody looks at":         {writes: []Write{aCronAt(-60, neverSynced)}, settle: 601, want: NotLost},
 		"a time before the first sync, skipped": {writes: []Write{aCronAt(-60, neverSynced), scheduled(3600, true, "s", at11), aCronAt(3601, last(3600))}, want: NotLost},
 		"a CronAt waits in vain":                {writes: []Write{aCronAt(-60, waits(v1alpha1.ReasonAtActive))}, settle: 601, want: NotLost},
-		"a CronAt is no longer refused":         {writes: []Write{aCronAt(-60, waits(v1alpha1.ReasonAtRefused), func(c *v1alpha1.CronAt) { c.Namespace = "free" })}, settle: 601, want: NotLost},
+		"in a Freeze":                           {writes: []Write{anAt(-60), aFreeze(-31, -30, 60), aPod(1, "p", "at-pod", pending)}, want: Honored},
+		"in a Freeze that was just stored":      {writes: []Write{anAt(-60), aFreeze(-29, -30, 60), aPod(1, "p", "at-pod", pending)}},
+		"in a Freeze that was edited":           {writes: []Write{anAt(-60), aFreeze(-40, -30, 60), aFreeze(-29, -30, 0), aFreeze(-28, -30, 60), aPod(1, "p", "at-pod", pending)}},
+		"in a Freeze that was deleted":          {writes: []Write{anAt(-60), aFreeze(-31, -30, 60), gone(aFreeze(0, -30, 60)), aPod(1, "p", "at-pod", pending)}},
+		"as a Freeze begins":                    {writes: []Write{anAt(-60), aFreeze(-31, 0.5, 60), aPod(1, "p", "at-pod", pending)}},
+		"as a Freeze ends":                      {writes: []Write{anAt(-60), aFreeze(-31, -30, 1), aPod(1, "p", "at-pod", pending)}},
+		"in a daily Freeze":                     {writes: []Write{anAt(-60), aFreeze(-31, 0, 0, daily), aPod(1, "p", "at-pod", pending)}, want: Honored},
+		"after a daily Freeze":                  {writes: []Write{anAt(-60), aFreeze(-31, 0, 0, daily), aPod(600, "p", "at-pod", pending)}},
+		"in a Freeze of the operator":           {writes: []Write{anAt(-60), aFreeze(-31, -30, 60, in("system")), aPod(1, "p", "at-pod", pending)}, want: Honored},
+		"in a Freeze of others":                 {writes: []Write{anAt(-60), aFreeze(-31, -30, 60, in("lab")), aPod(1, "p", "at-pod", pending)}},
+		"in a Freeze for others":                {writes: []Write{anAt(-60), aFreeze(-31, -30, 60, in("system"), inLab), aPod(1, "p", "at-pod", pending)}},
+		"in a Freeze of a CronAt":               {writes: []Write{anAt(-60), aFreeze(-31, -30, 60, ofCron), aPod(1, "p", "at-pod", pending)}},
+		"in a Freeze of its CronAt":             {writes: []Write{aCronAt(-60), scheduled(0, true, "s"), aFreeze(1, 1, 60, ofCron), aPod(32, "p", "cron-29968440-pod", pending, of("s"))}, want: Honored},
+		"in a Freeze, with an exemption":        {writes: []Write{anAt(-60, exempt), aFreeze(-31, -30, 60), aPod(1, "p", "at-pod", pending)}},
+		"on a node, with an exemption":          {writes: []Write{anAt(-60, exempt), anAt(-60, named("child", "at")), aFreeze(-31, -30, 60), aPod(1, "p", "child-pod", pending, of("child"))}},
+		"a second attempt in a Freeze":          {writes: []Write{anAt(-60, retried), aFreeze(-31, 5, 60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", failed), aPod(12, "p1", "at-pod-1", pending)}, want: Honored},
+		"a restart in a Freeze":                 {writes: []Write{anAt(-60, restartsWeb), aDeployment(-60, ""), aFreeze(-31, -30, 60), aDeployment(1, restarted)}, want: Honored, restarts: 1},
+		"late after a Freeze":                   {writes: []Write{anAt(-60), aFreeze(-31, -30, 10), anAt(0, waitsForEnd), aPod(12.5, "p", "at-pod", pending)}, maxLate: 2 * time.Second, want: NotLost},
+		"soon after a Freeze":                   {writes: []Write{anAt(-60), aFreeze(-31, -30, 10), anAt(0, waitsForEnd), aPod(11.5, "p", "at-pod", pending)}, maxLate: 2 * time.Second},
+		"a scheduled time in a Freeze":          {writes: []Write{aCronAt(-60), aFreeze(-31, -30, 60), scheduled(0, true, "s")}, want: Honored},
+		"a time in a Freeze is skipped":         {writes: threeTimes(skipped(1, 3600), aFreeze(3000, 3500, 3700))},
+		"a time in a Freeze counts as missed":   {writes: threeTimes(missed(1, 3600), aFreeze(3000, 3500, 3700)), want: True},
+		"a time is skipped without a Freeze":    {writes: threeTimes(skipped(1, 3600), aFreeze(3000, 3601, 3700)), want: True},
+		"the last time was skipped":             {writes: []Write{aFreeze(-91, -60, 60), aCronAt(-60), aCronAt(1, skipped(1, 0))}, settle: 601},
+
+		"a CronAt is no longer refused": {writes: []Write{aCronAt(-60, waits(v1alpha1.ReasonAtRefused), func(c *v1alpha1.CronAt) { c.Namespace = "free" })}, settle: 601, want: NotLost},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := NewChecker()
-			c.MaxLate, c.Free = tc.maxLate, sets.New("free")
+			c.MaxLate, c.Free, c.System = tc.maxLate, sets.New("free"), "system"
 			for _, w := range tc.writes {
 				c.Add(w)
 			}

@@ -17,6 +17,7 @@ limitations under the License.
 package audit
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -46,12 +47,13 @@ type cronAt struct {
 	tally   *tally
 }
 
-// tally says up to which scheduled time each one has an At or counts as missed, as long as the
+// tally says up to which scheduled time each one has an At or counts as missed or skipped, as long as the
 // schedule stays the same, and the CronAt is not suspended.
 type tally struct {
 	schedule v1alpha1.ObservedSchedule
 	until    time.Time
 	missed   int64
+	skipped  int64
 }
 
 func (c *Checker) addCronAt(w Write, object *v1alpha1.CronAt) {
@@ -67,7 +69,7 @@ func (c *Checker) addCronAt(w Write, object *v1alpha1.CronAt) {
 		c.violate(True, object, "its time %s is recorded, but has no At", next.UTC().Format(time.RFC3339))
 		known.tally = nil
 	}
-	c.checkTimes(known, object)
+	c.checkTimes(w.Sent, known, object)
 	if known.Status.Reason != "" && object.Status.Reason == "" {
 		known.blocked = w.Time
 	}
@@ -78,16 +80,17 @@ func (c *Checker) addCronAt(w Write, object *v1alpha1.CronAt) {
 	})
 }
 
-// checkTimes checks that each scheduled time that is past has an At or counts as missed, and not both.
-func (c *Checker) checkTimes(known *cronAt, object *v1alpha1.CronAt) {
+// checkTimes checks that each scheduled time that is past has an At or counts as missed, or as skipped
+// if a Freeze held then, and only one of these.
+func (c *Checker) checkTimes(sent time.Time, known *cronAt, object *v1alpha1.CronAt) {
 	status := &object.Status
-	before, missed := known.tally, ptr.Deref(status.Missed, v1alpha1.MissedTimes{})
+	before, missed, skipped := known.tally, ptr.Deref(status.Missed, v1alpha1.MissedTimes{}), ptr.Deref(status.Skipped, v1alpha1.MissedTimes{})
 	known.tally = nil
 	if status.ObservedSchedule == nil || object.DeletionTimestamp != nil || meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ConditionSuspended) {
 		return
 	}
-	now := &tally{schedule: *status.ObservedSchedule, missed: missed.Count}
-	for _, t := range []time.Time{now.schedule.Since.Time, ptr.Deref(status.LastScheduleTime, metav1.Time{}).Time, missed.Last.Time} {
+	now := &tally{schedule: *status.ObservedSchedule, missed: missed.Count, skipped: skipped.Count}
+	for _, t := range []time.Time{now.schedule.Since.Time, ptr.Deref(status.LastScheduleTime, metav1.Time{}).Time, missed.Last.Time, skipped.Last.Time} {
 		if t.After(now.until) {
 			now.until = t
 		}
@@ -97,24 +100,32 @@ func (c *Checker) checkTimes(known *cronAt, object *v1alpha1.CronAt) {
 		before = &tally{schedule: now.schedule, until: now.schedule.Since.Time} // It was just seen for the first time.
 	}
 	expression := parse(now.schedule.Schedule, now.schedule.TimeZone)
-	rise := now.missed - ptr.Deref(before, tally{}).missed
-	if before == nil || !equality.Semantic.DeepEqual(before.schedule, now.schedule) || expression == nil || rise >= maxCounted {
+	if before == nil || !equality.Semantic.DeepEqual(before.schedule, now.schedule) || expression == nil {
 		return
 	}
-	without := int64(0)
+	skips := now.skipped - before.skipped
+	rise := now.missed - before.missed + skips
+	if rise >= maxCounted {
+		return
+	}
+	var without []time.Time
 	for t := expression.Next(before.until.UTC()); !t.IsZero() && !t.After(now.until); t = expression.Next(t) {
 		if !known.times.Has(t.Unix()) {
-			without++
+			without = append(without, t)
 		}
 	}
-	if without == rise {
-		return
+	period := fmt.Sprintf("after %s, until %s", before.until.UTC().Format(time.RFC3339), now.until.UTC().Format(time.RFC3339))
+	switch number := int64(len(without)); {
+	case number > rise:
+		c.violate(NotLost, object, "%d of its times %s have no At, but %d more count as missed or skipped", number, period, rise)
+	case number < rise:
+		c.violate(True, object, "%d of its times %s have no At, but %d more count as missed or skipped", number, period, rise)
+	case now.schedule.SpreadSeconds > 0: // When exactly its Ats are due is not known here.
+	default:
+		if least, most := c.countFrozen(without, sent, object); skips < least || skips > most {
+			c.violate(True, object, "%d of its times %s count as skipped, but a Freeze has held for %d to %d", skips, period, least, most)
+		}
 	}
-	rule := NotLost
-	if without < rise {
-		rule = True
-	}
-	c.violate(rule, object, "%d of its times after %s, until %s, have no At, but %d more count as missed", without, before.until.UTC().Format(time.RFC3339), now.until.UTC().Format(time.RFC3339), rise)
 }
 
 // maxCounted is how many missed times are counted at once, at most.
@@ -157,6 +168,11 @@ func (c *Checker) checkScheduled(w Write, owner *cronAt, a *at) {
 		}
 	}
 	c.mayStart(owner.CronAt, w.Sent, history)
+	if due, err := plan.Instant(&a.Spec); err == nil {
+		if surely, _ := c.frozen(due, w.Sent.Add(-editDelay-seenTime), w.Sent, owner.CronAt); surely {
+			c.violate(Honored, owner.CronAt, "its At %s is created although a Freeze holds at its time", a.Name)
+		}
+	}
 	if owner.made[a.Name] && owner.DeletionTimestamp == nil && !owner.gone {
 		c.violate(Once, owner.CronAt, "its At %s is created twice", a.Name)
 	}
@@ -221,7 +237,7 @@ func (c *Checker) settleCronAt(known *cronAt, before time.Time) {
 	due := c.lastDue(known, before)
 	status := known.Status
 	recorded := status.LastScheduleTime != nil && !status.LastScheduleTime.Time.Before(due) ||
-		status.Missed != nil && !status.Missed.Last.Time.Before(due)
+		status.Missed != nil && !status.Missed.Last.Time.Before(due) || status.Skipped != nil && !status.Skipped.Last.Time.Before(due)
 	isActive := slices.ContainsFunc(known.ats, func(a *at) bool { return !a.gone && a.Status.Phase != v1alpha1.PhaseDone })
 	switch {
 	case due.IsZero(), recorded:

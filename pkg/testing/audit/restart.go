@@ -75,7 +75,7 @@ func (c *Checker) addDeployment(w Write, object *appsv1.Deployment) {
 		if first == nil || a.Name < first.Name {
 			first = a
 		}
-		if !respects(w.Sent, a.terms) {
+		if !respects(w.Sent, a.terms) || c.mustWait(a, w.Sent) {
 			continue
 		}
 		if d.restarts[annotation] == nil {
@@ -92,6 +92,7 @@ func (c *Checker) addDeployment(w Write, object *appsv1.Deployment) {
 	c.Summary.Restarts++
 	if started == nil {
 		c.mayStart(first.At, w.Sent, first.terms)
+		c.checkFrozen(first, w.Sent)
 		return
 	}
 	r := d.restarts[annotation]

@@ -274,6 +274,8 @@ func (w *World) delete(object metav1.Object) {
 		tolerate(w.kube.CoreV1().Pods(object.GetNamespace()).Delete(w.t.Context(), object.GetName(), options))
 	case *v1alpha1.At:
 		tolerate(w.cnat.CnatV1alpha1().Ats(object.GetNamespace()).Delete(w.t.Context(), object.GetName(), options))
+	case *v1alpha1.Freeze:
+		tolerate(w.cnat.CnatV1alpha1().Freezes(object.GetNamespace()).Delete(w.t.Context(), object.GetName(), options))
 	case *v1alpha1.CronAt:
 		tolerate(w.cnat.CnatV1alpha1().CronAts(object.GetNamespace()).Delete(w.t.Context(), object.GetName(), options))
 	}

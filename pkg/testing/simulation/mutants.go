@@ -21,6 +21,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"path"
 	"regexp"
@@ -29,6 +30,7 @@ import (
 	"time"
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -84,12 +86,21 @@ var Mutants = map[string]Mutant{
 	"an At is not deleted":            {Want: audit.NotLost, request: discardAll(http.MethodDelete, "ats", "")},
 	"a Pod is not created":            {Want: audit.True, request: discard(http.MethodPost, "pods", "")},
 	"a scheduled At is not created":   {Want: audit.True, request: discardScheduled},
-	"a refused At is not tried again": {Want: audit.NotLost, request: giveUp},
+	"a refused At is not tried again": {Want: audit.NotLost, request: giveUp(isRefused)},
 	"a restart is not sent":           {Want: audit.True, request: discardAll(http.MethodPatch, "deployments", "")},
 	"a restart is taken for granted":  {Want: audit.True, receive: pretendRestart},
 	"a failure counts as Complete":    {Want: audit.True, request: failComplete},
 	"a rehearsal is not deleted":      {Want: audit.NotLost, request: discardAll(http.MethodDelete, "pods", ""), Preflights: true},
 	"a clock step is not noticed":     {Want: audit.NotLost, clock: func(c clock.WithTicker) clock.WithTicker { return deaf{c} }},
+
+	"a Freeze is not seen":                {Want: audit.Honored, receive: hideFreezes(math.MaxInt64)},
+	"a Freeze is seen an hour late":       {Want: audit.Honored, receive: hideFreezes(time.Hour)},
+	"a Freeze does not end":               {Want: audit.True, receive: replace("freezes", `"until":"2`, `"until":"3`)},
+	"a Freeze of another namespace holds": {Want: audit.True, receive: replace("freezes", `"namespace":"b"`, `"namespace":"`+system+`"`)},
+	"the selector of a Freeze is ignored": {Want: audit.True, receive: replace("freezes", `"selector":`, `"ignored":`)},
+	"a skipped time starts":               {Want: audit.Honored, receive: replace("cronats", `"metadata":{`, `"metadata":{"labels":{"`+v1alpha1.LabelIgnoreFreezes+`":"true"},`)},
+	"what has waited does not start":      {Want: audit.NotLost, request: giveUp(hasWaited)},
+	"an exemption is ignored":             {Want: audit.True, receive: replace("cronats", v1alpha1.LabelIgnoreFreezes, "ignored")},
 }
 
 // is reports whether a request is for a resource, or an object of it.
@@ -150,20 +161,50 @@ func discardScheduled(c *call) {
 	}
 }
 
-// giveUp lets no Pod be created that a quota has refused once.
-func giveUp(c *call) {
-	namespace, ok := c.creates("pods")
-	if !ok {
-		return
+// giveUp lets no Pod be created that was once to be created while something was the case.
+func giveUp(was func(w *World, pod *unstructured.Unstructured) bool) func(c *call) {
+	return func(c *call) {
+		c.editPod(func(pod *unstructured.Unstructured) {
+			w := c.process.world
+			name := c.request.URL.Path + "/" + pod.GetName()
+			if was(w, pod) {
+				w.gaveUp.Insert(name)
+			}
+			c.refused = w.gaveUp.Has(name)
+		})
 	}
-	w := c.process.world
-	c.editPod(func(pod *unstructured.Unstructured) {
-		name := namespace + "/" + pod.GetName()
-		if w.quota[namespace] {
-			w.gaveUp.Insert(name)
+}
+
+// isRefused reports whether a quota has no room for a Pod.
+func isRefused(w *World, pod *unstructured.Unstructured) bool { return w.quota[pod.GetNamespace()] }
+
+// hasWaited reports whether the At of a Pod waits for the end of a Freeze.
+func hasWaited(w *World, pod *unstructured.Unstructured) bool {
+	at, ok := w.live[metav1.GetControllerOf(pod).UID].(*v1alpha1.At)
+	return ok && at.Status.Reason == v1alpha1.ReasonFrozen
+}
+
+// hideFreezes hides the Freezes that were created less than some time ago.
+func hideFreezes(age time.Duration) func(*World, string, []byte) []byte {
+	return func(w *World, of string, content []byte) []byte {
+		var received struct {
+			Object *v1alpha1.Freeze `json:"object"` // in the report of a watch
+			v1alpha1.FreezeList
 		}
-		c.refused = w.gaveUp.Has(name)
-	})
+		if of != "freezes" || json.Unmarshal(content, &received) != nil {
+			return content
+		}
+		isHidden := func(freeze v1alpha1.Freeze) bool { return w.clock.Since(freeze.CreationTimestamp.Time) < age }
+		switch {
+		case received.Object == nil:
+			received.Items = slices.DeleteFunc(received.Items, isHidden)
+			return must(json.Marshal(received.FreezeList))
+		case isHidden(*received.Object):
+			return nil
+		default:
+			return content
+		}
+	}
 }
 
 // failComplete makes failures Complete, in the conditions of Ats.
@@ -234,7 +275,7 @@ func (w *World) received(c *call, content []byte) []byte {
 	if w.Mutant == nil || w.Mutant.receive == nil {
 		return content
 	}
-	for _, resource := range []string{"ats", "pods", "deployments"} {
+	for _, resource := range []string{"ats", "cronats", "freezes", "pods", "deployments"} {
 		if c.is(http.MethodGet, resource) {
 			return w.Mutant.receive(w, resource, content)
 		}

@@ -76,7 +76,7 @@ func (w *World) createCronAt(schedule string, policy v1alpha1.ConcurrencyPolicy)
 	if w.terminating[namespace] {
 		return
 	}
-	cronAt := &v1alpha1.CronAt{ObjectMeta: metav1.ObjectMeta{Name: w.name("cron"), Namespace: namespace}, Spec: v1alpha1.CronAtSpec{
+	cronAt := &v1alpha1.CronAt{ObjectMeta: metav1.ObjectMeta{Name: w.name("cron"), Namespace: namespace, Labels: w.labels()}, Spec: v1alpha1.CronAtSpec{
 		Schedule: schedule, ConcurrencyPolicy: policy,
 		SuccessfulAtsHistoryLimit: ptr.To(int32(w.random.IntN(3))), FailedAtsHistoryLimit: ptr.To(int32(w.random.IntN(2))),
 		AtTemplate: v1alpha1.AtTemplateSpec{Spec: v1alpha1.RunSpec{Command: w.command(0), Rehearse: w.chance(20)}},
@@ -108,7 +108,7 @@ func (w *World) createAt(namespace string, due time.Time) {
 	if w.terminating[namespace] {
 		return
 	}
-	at := &v1alpha1.At{ObjectMeta: metav1.ObjectMeta{Name: w.name("at"), Namespace: namespace}}
+	at := &v1alpha1.At{ObjectMeta: metav1.ObjectMeta{Name: w.name("at"), Namespace: namespace, Labels: w.labels()}}
 	at.Spec.Schedule = due.UTC().Format(time.RFC3339Nano)
 	at.Spec.Command, at.Spec.Rehearse = w.command(30), w.chance(30)
 	switch w.random.IntN(12) {
@@ -161,6 +161,9 @@ func (w *World) edit(at *v1alpha1.At) {
 		w.after(w.between(10*time.Millisecond, most), func() { w.edit(at) })
 	}
 	switch action := w.random.IntN(10); {
+	case at.Status.Reason == v1alpha1.ReasonFrozen && action < 5:
+		metav1.SetMetaDataLabel(&at.ObjectMeta, v1alpha1.LabelIgnoreFreezes, "true")
+		update("exempts")
 	case ptr.Deref(at.Spec.Suspend, false):
 		at.Spec.Suspend = nil
 		update("resumes")
@@ -250,6 +253,7 @@ func (w *World) planDay() {
 	})
 	some(20, w.editCronAt)
 	some(20, w.disturb)
+	some(10, w.freeze)
 	some(1, func() { w.deleteNamespace("c") })
 	w.replaceAll(false, "x")
 	some(8, w.changeProcesses)
@@ -282,6 +286,7 @@ func (w *World) disturb() {
 		return
 	}
 	// Something should be going on meanwhile.
+	w.freeze()
 	for range 5 {
 		w.createAt(namespaces[w.random.IntN(3)], w.clock.Now().Add(w.between(0, 30*time.Second)))
 	}
@@ -345,12 +350,18 @@ func (w *World) calm() {
 			w.delete(at)
 		}
 	}
+	for _, freeze := range objects(w, func(freeze *v1alpha1.Freeze) bool { return freeze.DeletionTimestamp == nil }) {
+		w.delete(freeze)
+	}
 	w.after(10*time.Minute, func() {
 		w.checker.MaxLate = promptTime
 		for range 20 {
 			w.after(w.between(0, 30*time.Minute), func() {
 				w.createAt(namespaces[w.random.IntN(3)], w.clock.Now().Add(w.between(0, 30*time.Minute)))
 			})
+		}
+		for range 6 {
+			w.after(w.between(0, 30*time.Minute), func() { w.writeFreeze(w.window(0)) })
 		}
 		if w.chance(50) {
 			w.after(w.between(0, 30*time.Minute), func() { w.stepClock(w.between(time.Minute, time.Hour)) })

@@ -32,6 +32,7 @@ limitations under the License.
 //   - process.go: starts, stops and kills processes
 //   - cluster.go: the scheduler, the kubelets, the garbage collector, rollouts, namespaces
 //   - tenants.go: users
+//   - freezes.go: who keeps others from starting something
 package simulation
 
 import (
@@ -133,7 +134,7 @@ func Run(t *testing.T, o Options) Result {
 	w.arrived, w.known, w.gaveUp = make(chan struct{}, 1), map[string][]byte{}, sets.Set[string]{}
 	w.cluster = newCluster()
 	w.kube, w.cnat = harness.NewClients(t, w.server)
-	w.checker.Free = sets.New(namespaces...).Delete(hostile)
+	w.checker.Free, w.checker.System = sets.New(namespaces...).Delete(hostile), system
 	w.populate()
 	for day := range o.Days {
 		w.tracef("day %d", day)
@@ -284,6 +285,8 @@ func typedOf(resource string, object *unstructured.Unstructured) metav1.Object {
 		typed = &v1alpha1.At{}
 	case "cronats":
 		typed = &v1alpha1.CronAt{}
+	case "freezes":
+		typed = &v1alpha1.Freeze{}
 	case "pods":
 		typed = &corev1.Pod{}
 	case "deployments":
