@@ -73,6 +73,9 @@ func (c *Checker) addAt(w Write, object *v1alpha1.At) {
 		c.Summary.Ats++
 		if parent := c.ats[ownerUID(object, v1alpha1.AtKind)]; parent != nil {
 			parent.children = append(parent.children, a)
+			if nodes := parent.Spec.Nodes; nodes != nil && !matches(&nodes.Selector, c.nodes[object.Spec.Node]) {
+				c.violate(Limits, object, "it runs on node %s, which its selector leaves out", object.Spec.Node)
+			}
 		}
 		c.addScheduled(w, a)
 	}

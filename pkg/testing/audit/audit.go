@@ -29,6 +29,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
@@ -43,8 +44,8 @@ type Write struct {
 	Created bool
 	// Gone is true if the object does not exist any more after the write.
 	Gone bool
-	// Object is an At, a CronAt, a Freeze, a Pod or a Deployment, after the write. It must not
-	// change.
+	// Object is an At, a CronAt, a Freeze, a Pod, a Node or a Deployment, after the write. It must
+	// not change.
 	Object metav1.Object
 }
 
@@ -98,6 +99,7 @@ type Checker struct {
 
 	deployments map[types.UID]*deployment
 	freezes     map[types.UID][]*freeze
+	nodes       map[string]labels.Set // also those that are gone
 }
 
 // Summary says what a history contains.
@@ -116,7 +118,7 @@ func NewChecker() *Checker {
 	return &Checker{
 		Summary: Summary{Ends: map[string]int{}, Blocked: map[string]int{}},
 		ats:     map[types.UID]*at{}, cronAts: map[types.UID]*cronAt{}, pods: map[types.UID]*pod{},
-		deployments: map[types.UID]*deployment{}, freezes: map[types.UID][]*freeze{},
+		deployments: map[types.UID]*deployment{}, freezes: map[types.UID][]*freeze{}, nodes: map[string]labels.Set{},
 	}
 }
 
@@ -137,6 +139,8 @@ func (c *Checker) Add(w Write) {
 		c.addFreeze(w, object)
 	case *corev1.Pod:
 		c.addPod(w, object)
+	case *corev1.Node:
+		c.nodes[object.Name] = object.Labels
 	case *appsv1.Deployment:
 		c.addDeployment(w, object)
 	}

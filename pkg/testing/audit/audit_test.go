@@ -267,6 +267,15 @@ func onNodes(at *v1alpha1.At) {
 func onHalf(at *v1alpha1.At) {
 	at.Spec.Nodes = &v1alpha1.AtNodes{MaxConcurrent: ptr.To(intstr.FromString("50%"))}
 }
+func onPool(at *v1alpha1.At) {
+	at.Spec.Nodes = &v1alpha1.AtNodes{Selector: metav1.LabelSelector{MatchLabels: map[string]string{"pool": "x"}}}
+}
+func onNode(at *v1alpha1.At) { at.Spec.Node = "node" }
+
+// aNode returns a write of a node of a pool.
+func aNode(pool string) Write {
+	return write(-60, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", Labels: map[string]string{"pool": pool}}}, true)
+}
 func noneMayFail(at *v1alpha1.At) { at.Spec.Nodes.MaxFailed = ptr.To[int32](0) }
 
 // counted records how many nodes have succeeded and failed, of two.
@@ -388,6 +397,8 @@ func TestChecker(t *testing.T) {
 		"a Pod has stopped too late":            {writes: []Write{anAt(-60, limitedRun), aPod(0, "p", "at-pod", pending, slowStop), anAt(1, limitedRun, recorded), aPod(1, "p", "at-pod", isRunning, slowStop)}, settle: 811, want: NotLost},
 		"two nodes at a time":                   {writes: []Write{anAt(-60, onNodes), anAt(-60, named("a", "at")), anAt(-60, named("b", "at")), aPod(1, "p", "a-pod", pending, of("a")), aPod(2, "p", "a-pod", isRunning, of("a")), aPod(3, "q", "b-pod", pending, of("b")), aPod(4, "q", "b-pod", isRunning, of("b"))}, want: Limits},
 
+		"a node that is left out":       {writes: []Write{aNode("y"), anAt(-60, onPool), anAt(0, named("a", "at"), onNode)}, want: Limits},
+		"a node of the selector":        {writes: []Write{aNode("x"), anAt(-60, onPool), anAt(0, named("a", "at"), onNode)}},
 		"more than half of the nodes":   {writes: onThreeNodes(isRunning, isRunning), want: Limits},
 		"failed on a node":              {writes: onTwoNodes(failed, "CommandFailed", anAt(3, onNodes, noneMayFail, counted(0, 1)), aPod(3.7, "q", "b-pod", pending, of("b"))), want: Limits},
 		"it has ended on all nodes":     {writes: onTwoNodes(succeeded, "Completed", anAt(3, onNodes, counted(1, 0), endsAs("NodesFailed")), aPod(3.7, "q", "b-pod", pending, of("b"))), want: Limits},

@@ -251,7 +251,11 @@ func (w *World) removeNode(name string) {
 }
 
 func (w *World) addNode(name string) {
-	node := must(w.kube.CoreV1().Nodes().Create(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}}}, metav1.CreateOptions{}))
+	pool := "x"
+	if name == "node-3" {
+		pool = "y"
+	}
+	node := must(w.kube.CoreV1().Nodes().Create(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name, "pool": pool}}}, metav1.CreateOptions{}))
 	w.nodes[name] = node.UID
 }
 

@@ -91,6 +91,7 @@ var Mutants = map[string]Mutant{
 	"a restart is taken for granted":  {Want: audit.True, receive: pretendRestart},
 	"a failure counts as Complete":    {Want: audit.True, request: failComplete},
 	"a rehearsal is not deleted":      {Want: audit.NotLost, request: discardAll(http.MethodDelete, "pods", ""), Preflights: true},
+	"a selector of nodes is ignored":  {Want: audit.Limits, receive: replace("ats", `"selector":{"matchLabels":{"pool":"x"}}`, `"selector":{}`)},
 	"a clock step is not noticed":     {Want: audit.NotLost, clock: func(c clock.WithTicker) clock.WithTicker { return deaf{c} }},
 
 	"a Freeze is not seen":                {Want: audit.Honored, receive: hideFreezes(math.MaxInt64)},

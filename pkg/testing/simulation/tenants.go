@@ -85,7 +85,7 @@ func (w *World) createCronAt(schedule string, policy v1alpha1.ConcurrencyPolicy)
 		cronAt.Spec.SpreadSeconds = ptr.To(int32(w.random.IntN(100)))
 	}
 	if w.chance(20) {
-		cronAt.Spec.AtTemplate.Spec.Nodes = &v1alpha1.AtNodes{}
+		cronAt.Spec.AtTemplate.Spec.Nodes = w.onNodes()
 	}
 	must(w.cnat.CnatV1alpha1().CronAts(namespace).Create(w.t.Context(), cronAt, metav1.CreateOptions{}))
 }
@@ -103,6 +103,15 @@ func (w *World) command(fails int) string {
 	return fmt.Sprintf("run %.3f %d", seconds, code)
 }
 
+// onNodes returns a run on all nodes, or on those of a pool.
+func (w *World) onNodes() *v1alpha1.AtNodes {
+	nodes := &v1alpha1.AtNodes{}
+	if w.chance(50) {
+		nodes.Selector.MatchLabels = map[string]string{"pool": "x"}
+	}
+	return nodes
+}
+
 // createAt creates an At that is due at a time.
 func (w *World) createAt(namespace string, due time.Time) {
 	if w.terminating[namespace] {
@@ -115,7 +124,8 @@ func (w *World) createAt(namespace string, due time.Time) {
 	case 0:
 		at.Spec.Node = fmt.Sprint("node-", 1+w.random.IntN(4)) // The fourth does not exist.
 	case 1:
-		at.Spec.Nodes = &v1alpha1.AtNodes{MaxConcurrent: ptr.To(intstr.FromInt32(1 + w.random.Int32N(2)))}
+		at.Spec.Nodes = w.onNodes()
+		at.Spec.Nodes.MaxConcurrent = ptr.To(intstr.FromInt32(1 + w.random.Int32N(2)))
 		if w.chance(50) {
 			at.Spec.Nodes.MaxFailed = ptr.To(w.random.Int32N(2))
 		}
