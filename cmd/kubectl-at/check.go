@@ -114,7 +114,12 @@ func (c *cli) check(ctx context.Context, of object, ago time.Duration, out io.Wr
 		return fmt.Errorf("%s has started: see %s", ref(of), c.kubectl("at show %s", of.GetName()))
 	}
 	limit, none := verdictTime, c.noPreflight(of)
-	noRehearsal := cmp.Or(none, c.noRehearsal(of))
+	noRehearsal := none
+	if at, isAt := of.(*v1alpha1.At); isAt {
+		if _, comes := plan.UntilRehearsal(at, c.now()); !comes {
+			noRehearsal = "There is none in the minute before the run."
+		}
+	}
 	switch {
 	case none != "" && s.observed == of.GetGeneration():
 		limit = 0
@@ -198,16 +203,6 @@ func (c *cli) noPreflight(of object) string {
 		return "There is none while no At is scheduled."
 	case cronplan.MustForecastWait(cronAt):
 		return "There is none until its active At has ended."
-	}
-	return ""
-}
-
-// noRehearsal says why no rehearsal of an At that has none will take place, or returns "".
-func (c *cli) noRehearsal(of object) string {
-	if at, isAt := of.(*v1alpha1.At); isAt {
-		if _, comes := plan.UntilRehearsal(at, c.now()); !comes {
-			return "There is none in the minute before the run."
-		}
 	}
 	return ""
 }

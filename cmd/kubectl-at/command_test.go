@@ -168,7 +168,7 @@ func nameOf(zone *time.Location) string {
 func TestUnanswered(t *testing.T) {
 	const post = `Post "http://fake/apis/cnat.programming-kubernetes.info/v1alpha1/namespaces/default/`
 	const postAt, postCronAt = post + `ats?fieldManager=kubectl-at&fieldValidation=Strict": `, post + `cronats?fieldManager=kubectl-at&fieldValidation=Strict": `
-	const at, cronAt = ": at/x may have been created: see kubectl at show x\n", ": cronat/x may have been created: see kubectl at show cronat/x\n"
+	const at, cronAt = ": at/x may have been created: see kubectl get at/x\n", ": cronat/x may have been created: see kubectl get cronat/x\n"
 	for name, tc := range map[string]struct {
 		args        string
 		err         error
@@ -182,9 +182,9 @@ func TestUnanswered(t *testing.T) {
 		"cut":                     {"now --name=x -- x", io.ErrUnexpectedEOF, false, exitError, "error: " + postAt + "unexpected EOF" + at},
 		"refused":                 {"now --name=x -- x", apierrors.NewBadRequest("no"), false, exitError, "error: no\n"},
 		"not connected":           {"now --name=x -- x", errors.New("no such host"), false, exitError, "error: " + postAt + "no such host\n"},
-		"moved":                   {"move x noon", context.Canceled, true, exitInterrupted, `error: interrupted: Patch "http://fake/apis/cnat.programming-kubernetes.info/v1alpha1/namespaces/default/ats/x?fieldManager=kubectl-at": context canceled: at/x may have been changed: see kubectl at show x` + "\n"},
-		"suspended, no answer":    {"suspend x", noAnswer(requestTimeout), false, exitError, `error: Patch "http://fake/apis/cnat.programming-kubernetes.info/v1alpha1/namespaces/default/ats/x?fieldManager=kubectl-at": the API server has not answered for 30s: at/x may have been changed: see kubectl at show x` + "\n"},
-		"removed":                 {"rm cronat/x", context.Canceled, true, exitInterrupted, `error: interrupted: Delete "http://fake/apis/cnat.programming-kubernetes.info/v1alpha1/namespaces/default/cronats/x": context canceled: cronat/x may have been deleted: see kubectl at show cronat/x` + "\n"},
+		"moved":                   {"move x noon", context.Canceled, true, exitInterrupted, `error: interrupted: Patch "http://fake/apis/cnat.programming-kubernetes.info/v1alpha1/namespaces/default/ats/x?fieldManager=kubectl-at": context canceled: at/x may have been changed: see kubectl get at/x` + "\n"},
+		"suspended, no answer":    {"suspend x", noAnswer(requestTimeout), false, exitError, `error: Patch "http://fake/apis/cnat.programming-kubernetes.info/v1alpha1/namespaces/default/ats/x?fieldManager=kubectl-at": the API server has not answered for 30s: at/x may have been changed: see kubectl get at/x` + "\n"},
+		"removed":                 {"rm cronat/x", context.Canceled, true, exitInterrupted, `error: interrupted: Delete "http://fake/apis/cnat.programming-kubernetes.info/v1alpha1/namespaces/default/cronats/x": context canceled: cronat/x may have been deleted: see kubectl get cronat/x` + "\n"},
 		"not removed":             {"rm x", apierrors.NewBadRequest("no"), false, exitError, "error: no\n"},
 		"interrupted, not a POST": {"show x", context.Canceled, true, exitInterrupted, `error: interrupted: Get "http://fake/apis/cnat.programming-kubernetes.info/v1alpha1/namespaces/default/ats/x": context canceled` + "\n"},
 	} {

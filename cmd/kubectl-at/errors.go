@@ -140,7 +140,7 @@ func hintOn(err error, flags *pflag.FlagSet) string {
 	case apierrors.IsUnauthorized(err):
 		return "The cluster does not accept your credentials: log in again, or choose another user with --user or --context."
 	case apierrors.IsAlreadyExists(err):
-		return "Choose another --name, or remove the other one with " + kubectl(flags, "at rm %s", strings.TrimSuffix(resource, "s")+"/NAME") + "."
+		return "Choose another name, or remove the other one with " + kubectl(flags, "delete %s NAME", resource) + "."
 	case utilnet.IsConnectionRefused(err):
 		return "The API server does not respond: check that the cluster is running, and that $KUBECONFIG and --context select the right one."
 	}

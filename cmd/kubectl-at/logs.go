@@ -311,7 +311,7 @@ func (l *podLog) follow(ctx context.Context, container string, restart int32) er
 			if hasEnded {
 				continue // The rest of the log, if it ended before the container.
 			}
-		case err != nil && (try >= maxLogTries || apierrors.IsNotFound(err) || apierrors.IsForbidden(err)):
+		case try >= maxLogTries, apierrors.IsNotFound(err), apierrors.IsForbidden(err):
 			return err
 		}
 		select {

@@ -228,7 +228,7 @@ func (c *cli) unanswered(output *output, err error, object object, done string) 
 	if output.isServer() || !isUnanswered(err) {
 		return err
 	}
-	return fmt.Errorf("%w: %s may have been %s: see %s", err, ref(object), done, c.kubectl("at show %s", strings.TrimPrefix(ref(object), "at/")))
+	return fmt.Errorf("%w: %s may have been %s: see %s", err, ref(object), done, c.kubectl("get %s", ref(object)))
 }
 
 // edit changes an object with change, which may refuse that, and prints it.

@@ -66,12 +66,12 @@ its events. Or those of a CronAt: what it runs, its next times, its Ats and its 
 func (c *cli) show(ctx context.Context, at *v1alpha1.At) error {
 	// A user who can see Ats may not be able to see Pods or events: print the rest of the
 	// page anyway.
-	pods, podsErr := c.kube.CoreV1().Pods(c.namespace).List(ctx, metav1.ListOptions{LabelSelector: ofNodes(at)})
-	slices.SortFunc(pods.Items, func(a, b corev1.Pod) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
+	pods, podsErr := listOf[*corev1.Pod](c, "pods", ofNodes(at))
+	slices.SortFunc(pods, func(a, b *corev1.Pod) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
 	var newest *corev1.Pod
-	for i := range pods.Items {
-		if at.Status.Pod != nil && pods.Items[i].UID == at.Status.Pod.UID {
-			newest = &pods.Items[i]
+	for _, pod := range pods {
+		if at.Status.Pod != nil && pod.UID == at.Status.Pod.UID {
+			newest = pod
 		}
 	}
 
@@ -84,8 +84,8 @@ func (c *cli) show(ctx context.Context, at *v1alpha1.At) error {
 	}
 	if podsErr != nil {
 		fmt.Fprintf(c.ErrOut, "Cannot list its Pods: %v\n", podsErr)
-	} else if len(pods.Items) > 0 {
-		if err := c.attempts(at, pods.Items, now); err != nil {
+	} else if len(pods) > 0 {
+		if err := c.attempts(at, pods, now); err != nil {
 			return err
 		}
 	}
@@ -261,11 +261,10 @@ func since(t *metav1.Time, now time.Time) string {
 }
 
 // attempts prints the Pods of a run.
-func (c *cli) attempts(at *v1alpha1.At, pods []corev1.Pod, now time.Time) error {
+func (c *cli) attempts(at *v1alpha1.At, pods []*corev1.Pod, now time.Time) error {
 	fmt.Fprintln(c.Out, "Attempts")
 	var rows []metav1.TableRow
-	for i := range pods {
-		pod := &pods[i]
+	for _, pod := range pods {
 		number := "?"
 		for n := range newestAttempt(at) + 1 {
 			if plan.NameOfPod(at.Name, n) == pod.Name {

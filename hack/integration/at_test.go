@@ -234,7 +234,7 @@ func TestKubectlAtErrors(t *testing.T) {
 	createAt(t, newAt(k.namespace, "taken", time.Now().Add(time.Hour), "true"))
 	for stderr, args := range map[string][]string{
 		`error: [^\n]*spec.backoffLimit in body should be greater than or equal to 0\n`:                            {"now", "--retries", "-1", "--", "true"},
-		`error: [^\n]*"taken" already exists\nChoose another --name[^\n]*\n`:                                       {"now", "--name=taken", "--", "true"},
+		`error: [^\n]*"taken" already exists\nChoose another name[^\n]*\n`:                                         {"now", "--name=taken", "--", "true"},
 		`error: [^\n]*"none" not found\nkubectl at (-n \S+ )?list --all[^\n]*\n`:                                   {"show", "none"},
 		`error: [^\n]*is forbidden: User "stranger" cannot create[^\n]*\nYou need a role that allows this[^\n]*\n`: {"now", "--as=stranger", "--", "true"},
 		`error: [^\n]*refused\nThe API server does not respond[^\n]*\n`:                                            {"list", "--server=https://127.0.0.1:1"},
