@@ -73,36 +73,42 @@ func fill(value reflect.Value, text string, entries int) {
 }
 
 // filled returns an object of which all fields are filled.
-func filled[T any](text string) *T {
+func filled[T any](text string, entries int) *T {
 	object := new(T)
-	fill(reflect.ValueOf(object).Elem(), text, 50)
+	fill(reflect.ValueOf(object).Elem(), text, entries)
 	return object
 }
 
 // TestKeptBounds fills all fields of each kind of object that is cached and that users write, also those that the API server
-// would not admit. There is nothing that is kept without a bound, and no text is cut within a
-// character.
+// would not admit: with long texts, or with very many short ones. There is nothing that is kept
+// without a bound, and no text is cut within a character.
 func TestKeptBounds(t *testing.T) {
-	const bound = 256 << 10
-	for _, text := range []string{strings.Repeat("x", 300_000), strings.Repeat("é", 150_000), "x" + strings.Repeat("€", 100_000)} {
-		at, ended, child := filled[v1alpha1.At](text), filled[v1alpha1.At](text), filled[v1alpha1.At](text)
+	for _, tc := range []struct {
+		text           string
+		entries, bound int
+	}{
+		{strings.Repeat("x", 300_000), 50, 256 << 10}, {strings.Repeat("é", 150_000), 50, 256 << 10}, {"x" + strings.Repeat("€", 100_000), 50, 256 << 10},
+		{"a short text, as a name", 3000, 64 << 10},
+	} {
+		text, entries := tc.text, tc.entries
+		at, ended, child := filled[v1alpha1.At](text, entries), filled[v1alpha1.At](text, entries), filled[v1alpha1.At](text, entries)
 		ended.Status.Phase, child.Status.Phase = v1alpha1.PhaseDone, v1alpha1.PhaseDone
 		child.OwnerReferences[0] = metav1.OwnerReference{APIVersion: v1alpha1.SchemeGroupVersion.String(), Kind: v1alpha1.AtKind, Name: "parent", UID: "uid", Controller: new(bool)}
 		*child.OwnerReferences[0].Controller = true
-		workload := filled[metav1.PartialObjectMetadata](text)
+		workload := filled[metav1.PartialObjectMetadata](text, entries)
 		workload.Annotations = map[string]string{v1alpha1.AnnotationRestartSchedule: text, v1alpha1.AnnotationRestartTimeZone: text, v1alpha1.AnnotationRestartSuspend: text}
 		for kind, kept := range map[string]any{
-			"At": plan.KeepAt(at), "ended At": plan.KeepAt(ended), "ended child": plan.KeepAt(child), "Pod": plan.KeepPod(filled[corev1.Pod](text)),
-			"CronAt":             cronplan.KeepCronAt(filled[v1alpha1.CronAt](text)),
+			"At": plan.KeepAt(at), "ended At": plan.KeepAt(ended), "ended child": plan.KeepAt(child), "Pod": plan.KeepPod(filled[corev1.Pod](text, entries)),
+			"CronAt":             cronplan.KeepCronAt(filled[v1alpha1.CronAt](text, entries)),
 			"workload":           annotationplan.Keep(workload),
-			"CronAt of workload": annotationplan.KeepCronAt(filled[v1alpha1.CronAt](text)),
+			"CronAt of workload": annotationplan.KeepCronAt(filled[v1alpha1.CronAt](text, entries)),
 		} {
 			content, err := json.Marshal(kept)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if len(content) > bound {
-				t.Errorf("%d bytes of the %s are kept, want at most %d", len(content), kind, bound)
+			if len(content) > tc.bound {
+				t.Errorf("%d bytes of the %s are kept, want at most %d", len(content), kind, tc.bound)
 			}
 			if !utf8.Valid(content) || strings.Contains(string(content), "\ufffd") {
 				t.Errorf("a text of the %s is cut within a character", kind)

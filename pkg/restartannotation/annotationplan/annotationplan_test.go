@@ -17,11 +17,9 @@ limitations under the License.
 package annotationplan
 
 import (
-	"encoding/json"
 	"errors"
 	"maps"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -328,29 +326,12 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// TestKeptSize checks that little is cached, whatever users write into a workload or CronAt.
-func TestKeptSize(t *testing.T) {
-	long := strings.Repeat("x", 200_000)
-	workload := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
-		v1alpha1.AnnotationRestartSchedule: "0 3 * * *" + long, v1alpha1.AnnotationRestartTimeZone: long,
-	}}}
+// TestLongTemplate writes a long template into the CronAt: it is not in the cache, but is removed.
+func TestLongTemplate(t *testing.T) {
 	cronAt := &v1alpha1.CronAt{
-		ObjectMeta: metav1.ObjectMeta{
-			Labels:          map[string]string{v1alpha1.LabelManagedBy: v1alpha1.ManagedBy, "other": long},
-			OwnerReferences: slices.Repeat([]metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: long}}, 10),
-		},
-		Spec: v1alpha1.CronAtSpec{AtTemplate: v1alpha1.AtTemplateSpec{Spec: v1alpha1.RunSpec{Command: long}}},
+		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{v1alpha1.LabelManagedBy: v1alpha1.ManagedBy}},
+		Spec:       v1alpha1.CronAtSpec{AtTemplate: v1alpha1.AtTemplateSpec{Spec: v1alpha1.RunSpec{Command: strings.Repeat("x", 200_000)}}},
 	}
-	for kind, kept := range map[string]any{"workload": Keep(workload), "CronAt": KeepCronAt(cronAt)} {
-		content, err := json.Marshal(kept)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if most := 16 << 10; len(content) > most {
-			t.Errorf("%d bytes of the %s are kept: %.3000s", len(content), kind, content)
-		}
-	}
-	// A long template is not in the cache, but the patch must remove it.
 	w := World{Kind: v1alpha1.RestartDeployment, Workload: &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 		Name: "web", UID: "web", Annotations: map[string]string{v1alpha1.AnnotationRestartSchedule: "0 3 * * *"},
 	}}, Now: time.Date(2026, time.December, 24, 10, 0, 0, 0, time.UTC)}
