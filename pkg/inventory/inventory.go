@@ -49,6 +49,11 @@ var (
 	overdueDesc = metrics.NewDesc("cnat_oldest_due_age_seconds",
 		"How long the next Pod of an At has been due but not created, although nothing blocks it: the maximum over all Ats, 0 if there is none.",
 		nil, nil, metrics.ALPHA, "")
+	// Label reason is one of the reasons of condition Failed in v1alpha1. An alert must say
+	// which At failed. There are no more time series at once than of cnat_runs_total.
+	failedDesc = metrics.NewDesc("cnat_last_failure_timestamp_seconds",
+		"When the At failed that was the last to fail, by namespace and reason, in seconds since the epoch. Only of the namespaces that have their own value, and of Ats that exist.",
+		[]string{"namespace", "reason", "at"}, nil, metrics.ALPHA, "")
 )
 
 // Objects are what the metrics with label namespace are about.
@@ -85,7 +90,7 @@ func newCollector(objects Objects, clock clock.PassiveClock, namespaces *cnatmet
 }
 
 func (c *collector) DescribeWithStability(ch chan<- *metrics.Desc) {
-	for _, desc := range []*metrics.Desc{atsDesc, blockedDesc, overdueDesc, blockedCronAtsDesc, overdueCronAtsDesc, blockedAnnotationsDesc} {
+	for _, desc := range []*metrics.Desc{atsDesc, blockedDesc, overdueDesc, failedDesc, blockedCronAtsDesc, overdueCronAtsDesc, blockedAnnotationsDesc} {
 		ch <- desc
 	}
 	for _, counter := range c.counters {
@@ -122,6 +127,7 @@ func (c *collector) CollectWithStability(ch chan<- metrics.Metric) {
 	c.send(ch, atsDesc, states)
 	c.send(ch, blockedDesc, blocked)
 	ch <- metrics.NewLazyConstMetric(overdueDesc, metrics.GaugeValue, oldest.Seconds())
+	c.sendLastFailures(ch, ats)
 	c.send(ch, blockedCronAtsDesc, blockedCronAts)
 	c.send(ch, blockedAnnotationsDesc, blockedAnnotations)
 	for _, o := range overdueCronAts {
@@ -157,6 +163,32 @@ func (c *collector) countAts(ats []*v1alpha1.At, now time.Time) (states, blocked
 		}
 	}
 	return states, blocked, oldest
+}
+
+// failure is the end of an At that failed.
+type failure struct {
+	at   string
+	time time.Time
+}
+
+// sendLastFailures sends which At was the last to fail, by namespace and reason. The name of
+// the At means nothing without that of the namespace.
+func (c *collector) sendLastFailures(ch chan<- metrics.Metric, ats []*v1alpha1.At) {
+	last := map[series]failure{}
+	for _, at := range ats {
+		failed := plan.TrueCondition(at.Status.Conditions, v1alpha1.ConditionFailed)
+		if failed == nil || c.namespaces.Of(at.Namespace) != at.Namespace {
+			continue
+		}
+		s, f := series{at.Namespace, failed.Reason}, failure{at.Name, failed.LastTransitionTime.Time}
+		// The same one at each scrape, although the cache has no order.
+		if before := last[s]; cmp.Or(f.time.Compare(before.time), cmp.Compare(f.at, before.at)) > 0 {
+			last[s] = f
+		}
+	}
+	for s, f := range last {
+		ch <- metrics.NewLazyConstMetric(failedDesc, metrics.GaugeValue, float64(f.time.Unix()), s.namespace, s.value, f.at)
+	}
 }
 
 // send sends numbers by namespace, with the labels of the namespaces.

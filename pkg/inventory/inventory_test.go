@@ -51,6 +51,11 @@ func TestAts(t *testing.T) {
 	blocked := func(phase v1alpha1.AtPhase, reason string) v1alpha1.AtStatus {
 		return v1alpha1.AtStatus{Phase: phase, Conditions: []metav1.Condition{{Type: v1alpha1.ConditionBlocked, Status: metav1.ConditionTrue, Reason: reason}}}
 	}
+	failed := func(reason string, ago time.Duration) v1alpha1.AtStatus {
+		return v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone, Conditions: []metav1.Condition{{
+			Type: v1alpha1.ConditionFailed, Status: metav1.ConditionTrue, Reason: reason, LastTransitionTime: metav1.Time{Time: due.Add(-ago)},
+		}}}
+	}
 	retries := v1alpha1.AtStatus{Phase: v1alpha1.PhaseRunning, NextAttemptTime: &metav1.Time{Time: due.Add(-10 * time.Second)}}
 	ats := newIndexer()
 	for key, at := range map[string]v1alpha1.At{
@@ -66,6 +71,12 @@ func TestAts(t *testing.T) {
 		"blog/retries":   {Status: retries},
 		"blog/deleted":   {ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &metav1.Time{Time: due}}, Spec: v1alpha1.AtSpec{Schedule: "2026-12-24T07:12:00Z"}},
 		"blog/done":      {Status: v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone}},
+		"bank/failed-a":  {Status: failed(v1alpha1.ReasonCommandFailed, 2*time.Second)},
+		"bank/failed-b":  {Status: failed(v1alpha1.ReasonCommandFailed, time.Second)},
+		"bank/failed-c":  {Status: failed(v1alpha1.ReasonCommandFailed, time.Second)},
+		"bank/failed-d":  {Status: failed(v1alpha1.ReasonPodLost, time.Hour)},
+		"blog/frozen":    {Status: v1alpha1.AtStatus{Conditions: []metav1.Condition{{Type: v1alpha1.ConditionFrozen, Status: metav1.ConditionTrue}}}},
+		"blog/failed":    {Status: failed(v1alpha1.ReasonPodLost, 0)},
 	} {
 		at.Namespace, at.Name, _ = strings.Cut(key, "/")
 		if at.Spec.Schedule == "" {
@@ -84,10 +95,12 @@ func TestAts(t *testing.T) {
 		"not working": {now: due, namespaces: 3, idle: true},
 		"before most are due": {now: due.Add(-20 * time.Second), namespaces: 3, want: `
 cnat_ats{namespace="bank",state="blocked"} 1
+cnat_ats{namespace="bank",state="done"} 4
 cnat_ats{namespace="bank",state="pending"} 1
 cnat_ats{namespace="bank",state="suspended"} 1
 cnat_ats{namespace="blog",state="blocked"} 1
-cnat_ats{namespace="blog",state="done"} 1
+cnat_ats{namespace="blog",state="done"} 2
+cnat_ats{namespace="blog",state="frozen"} 1
 cnat_ats{namespace="blog",state="running"} 2
 cnat_ats{namespace="shop",state="blocked"} 2
 cnat_ats{namespace="shop",state="due"} 1
@@ -97,26 +110,34 @@ cnat_ats_blocked{namespace="blog",reason="ImagePullFailed"} 1
 cnat_ats_blocked{namespace="blog",reason="PodRefused"} 1
 cnat_ats_blocked{namespace="shop",reason="InvalidSchedule"} 1
 cnat_ats_blocked{namespace="shop",reason="PodRefused"} 1
+cnat_last_failure_timestamp_seconds{at="failed",namespace="blog",reason="PodLost"} 1.79810712e+09
+cnat_last_failure_timestamp_seconds{at="failed-c",namespace="bank",reason="CommandFailed"} 1.798107119e+09
+cnat_last_failure_timestamp_seconds{at="failed-d",namespace="bank",reason="PodLost"} 1.79810352e+09
 cnat_oldest_due_age_seconds 10
 `},
 		"more namespaces than are counted by name": {now: due.Add(time.Minute), namespaces: 1, want: `
 cnat_ats{namespace="_other",state="blocked"} 3
-cnat_ats{namespace="_other",state="done"} 1
+cnat_ats{namespace="_other",state="done"} 2
 cnat_ats{namespace="_other",state="due"} 2
+cnat_ats{namespace="_other",state="frozen"} 1
 cnat_ats{namespace="_other",state="running"} 2
 cnat_ats{namespace="bank",state="blocked"} 1
+cnat_ats{namespace="bank",state="done"} 4
 cnat_ats{namespace="bank",state="due"} 1
 cnat_ats{namespace="bank",state="suspended"} 1
 cnat_ats_blocked{namespace="_other",reason="ImagePullFailed"} 1
 cnat_ats_blocked{namespace="_other",reason="InvalidSchedule"} 1
 cnat_ats_blocked{namespace="_other",reason="PodRefused"} 2
 cnat_ats_blocked{namespace="bank",reason="PodRefused"} 1
+cnat_last_failure_timestamp_seconds{at="failed-c",namespace="bank",reason="CommandFailed"} 1.798107119e+09
+cnat_last_failure_timestamp_seconds{at="failed-d",namespace="bank",reason="PodLost"} 1.79810352e+09
 cnat_oldest_due_age_seconds 90
 `},
 		"namespaces not counted by name": {now: due, want: `
 cnat_ats{namespace="_other",state="blocked"} 4
-cnat_ats{namespace="_other",state="done"} 1
+cnat_ats{namespace="_other",state="done"} 6
 cnat_ats{namespace="_other",state="due"} 3
+cnat_ats{namespace="_other",state="frozen"} 1
 cnat_ats{namespace="_other",state="running"} 2
 cnat_ats{namespace="_other",state="suspended"} 1
 cnat_ats_blocked{namespace="_other",reason="ImagePullFailed"} 1

@@ -119,6 +119,12 @@ var (
 		Help:           "Number of scheduled times of CronAts for which no At was created.",
 		StabilityLevel: metrics.ALPHA,
 	})
+	// CronAtSkipped counts the scheduled times of CronAts in a Freeze.
+	CronAtSkipped = metrics.NewCounter(&metrics.CounterOpts{
+		Name:           "cnat_cronat_skipped_total",
+		Help:           "Number of scheduled times of CronAts for which no At was created, because a Freeze held.",
+		StabilityLevel: metrics.ALPHA,
+	})
 
 	// Its labels are those of version.Version, version.Revision and runtime.Version.
 	buildInfo = metrics.NewGaugeVec(&metrics.GaugeOpts{
@@ -133,7 +139,7 @@ var (
 func Register() {
 	endpoints.RegisterMetrics()
 	queue.RegisterMetrics()
-	legacyregistry.MustRegister(StartLateness, UnexpectedPods, Preflights, Rehearsals, CronAtMissed, buildInfo)
+	legacyregistry.MustRegister(StartLateness, UnexpectedPods, Preflights, Rehearsals, CronAtMissed, CronAtSkipped, buildInfo)
 	for _, result := range []string{PreflightAccepted, PreflightRefused, PreflightUnknown, PreflightShared} {
 		Preflights.WithLabelValues(result)
 	}

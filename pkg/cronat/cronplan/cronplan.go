@@ -165,12 +165,12 @@ func NeedsLive(w World, d Decision) (cronAt, ats bool) {
 
 // countedTimes returns the number of scheduled times that a status counts as missed or as skipped.
 func countedTimes(status *v1alpha1.CronAtStatus) int64 {
-	return MissedCount(status) + ptr.Deref(status.Skipped, v1alpha1.MissedTimes{}).Count
+	return Count(status.Missed) + Count(status.Skipped)
 }
 
-// MissedCount returns the number of scheduled times that a status counts as missed.
-func MissedCount(status *v1alpha1.CronAtStatus) int64 {
-	return ptr.Deref(status.Missed, v1alpha1.MissedTimes{}).Count
+// Count returns how many scheduled times were missed, or skipped.
+func Count(times *v1alpha1.MissedTimes) int64 {
+	return ptr.Deref(times, v1alpha1.MissedTimes{}).Count
 }
 
 // Leave returns the status to write while the controller is being uninstalled, or nil: the times

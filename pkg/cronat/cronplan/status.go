@@ -272,7 +272,7 @@ func (v *view) miss(limit time.Time) {
 
 // sum returns what was counted before and now.
 func sum(before *v1alpha1.MissedTimes, now v1alpha1.MissedTimes) *v1alpha1.MissedTimes {
-	now.Count += ptr.Deref(before, v1alpha1.MissedTimes{}).Count
+	now.Count += Count(before)
 	return &now
 }
 

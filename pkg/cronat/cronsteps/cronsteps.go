@@ -405,7 +405,8 @@ func (s *Steps) writeStatus(ctx context.Context, cronAt *v1alpha1.CronAt, status
 		return nil, fmt.Errorf("write the status: %w", err)
 	}
 	klog.FromContext(ctx).V(2).Info("Wrote status", "lastScheduleTime", ptr.Deref(updated.Status.LastScheduleTime, metav1.Time{}), "active", updated.Status.Active, "reason", updated.Status.Reason)
-	metrics.CronAtMissed.Add(float64(cronplan.MissedCount(status) - cronplan.MissedCount(&cronAt.Status)))
+	metrics.CronAtMissed.Add(float64(cronplan.Count(status.Missed) - cronplan.Count(cronAt.Status.Missed)))
+	metrics.CronAtSkipped.Add(float64(cronplan.Count(status.Skipped) - cronplan.Count(cronAt.Status.Skipped)))
 	return updated, nil
 }
 
