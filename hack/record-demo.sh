@@ -24,5 +24,6 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 trap 'rm -f docs/demo.svg.new' EXIT
 hack/demo.sh 2>&1 | tee >(cat >&2) |
-    go run ./hack/tools/demosvg "From the command line" "A time means what a person means, or it is refused" "Tonight at 2 am, as a manifest" "What would fail at 2 am is reported now" >docs/demo.svg.new
+    go run ./hack/tools/demosvg "From the command line" "A time means what a person means, or it is refused" "Tonight at 2 am, as a manifest" "What would fail at 2 am is reported now" \
+        "What starts until tomorrow, and what will not, in one table" >docs/demo.svg.new
 mv docs/demo.svg.new docs/demo.svg
