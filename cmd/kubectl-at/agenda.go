@@ -59,6 +59,7 @@ func (a *agenda) DeepCopyObject() runtime.Object {
 type agendaFlags struct {
 	*listing
 	since, until string
+	exitCode     bool
 }
 
 func (c *cli) agendaCommand() *cobra.Command {
@@ -85,6 +86,7 @@ With --since, show what has run since then, with what failed first.`,
 	cmd.Flag("output").Usage += " And wide, and ics for a calendar."
 	cmd.Flags().StringVar(&flags.until, "until", "", "The end: a time, or how long from now, such as 48h (default: 24h, or now with --since)")
 	cmd.Flags().StringVar(&flags.since, "since", "", "Show what has run since a time, or for how long, such as 12h")
+	cmd.Flags().BoolVar(&flags.exitCode, "exit-code", false, "With --since, exit with 3 if anything has failed")
 	cmd.RunE = func(*cobra.Command, []string) error {
 		found := &agenda{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.SchemeGroupVersion.String(), Kind: "Agenda"}}
 		if err := c.setBounds(flags, found); err != nil {
@@ -98,15 +100,31 @@ With --since, show what has run since then, with what failed first.`,
 		case err != nil:
 			return err
 		case printer != nil:
-			return printer.PrintObj(found, c.Out)
+			err = printer.PrintObj(found, c.Out)
+		default:
+			err = c.printAgenda(found, flags)
 		}
-		return c.printAgenda(found, flags)
+		if err != nil || !flags.exitCode {
+			return err
+		}
+		return found.failure()
 	}
 	return cmd
 }
 
+// failure returns an error if a run has failed. Those come first.
+func (a *agenda) failure() error {
+	if len(a.Runs) > 0 && a.Runs[0].Failed {
+		return withCode(exitFailed, "%s has failed: %s", ref(a.Runs[0].object), a.Runs[0].Reason)
+	}
+	return nil
+}
+
 // setBounds sets from when until when the agenda is.
 func (c *cli) setBounds(flags *agendaFlags, found *agenda) (err error) {
+	if flags.exitCode && flags.since == "" {
+		return usageError("--exit-code is about what has run: set --since, too")
+	}
 	found.From = c.now().Truncate(time.Second)
 	found.Until = found.From
 	if flags.since == "" {

@@ -167,9 +167,10 @@ func TestAgenda(t *testing.T) {
 			args: []string{"--until", "2026-03-26 10:00"}, code: exitUsage,
 			stderr: "error: the agenda ends at 2026-03-26 10:00:00 UTC, before it begins: for what has run, write kubectl at agenda --since 12h\n",
 		},
-		"no time":   {args: []string{"--until", "whenever"}, code: exitUsage, stderr: "error: --until is \"whenever\": .* A duration such as 12h is possible, too\n.*"},
-		"no format": {args: []string{"-o", "xml"}, code: exitUsage, stderr: "error: unable to match a printer suitable for the output format \"xml\", allowed formats are: go-template,go-template-file,json,jsonpath,jsonpath-as-json,jsonpath-file,kyaml,template,templatefile,yaml, or ics, wide. Other formats: kubectl get at -o FORMAT\n"},
-		"no label":  {args: []string{"-l", "=="}, code: exitUsage, stderr: "error: --selector is \"==\": .*\n"},
+		"no time":                      {args: []string{"--until", "whenever"}, code: exitUsage, stderr: "error: --until is \"whenever\": .* A duration such as 12h is possible, too\n.*"},
+		"exit code of what is to come": {args: []string{"--exit-code"}, code: exitUsage, stderr: "error: --exit-code is about what has run: set --since, too\n"},
+		"no format":                    {args: []string{"-o", "xml"}, code: exitUsage, stderr: "error: unable to match a printer suitable for the output format \"xml\", allowed formats are: go-template,go-template-file,json,jsonpath,jsonpath-as-json,jsonpath-file,kyaml,template,templatefile,yaml, or ics, wide. Other formats: kubectl get at -o FORMAT\n"},
+		"no label":                     {args: []string{"-l", "=="}, code: exitUsage, stderr: "error: --selector is \"==\": .*\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, tc.objects...)
@@ -230,6 +231,7 @@ func TestAgendaSince(t *testing.T) {
 		// expectations
 		stdout []string
 		stderr string
+		code   int
 	}{
 		"what failed is first": {
 			args: []string{"--since", "12h"},
@@ -239,6 +241,15 @@ func TestAgendaSince(t *testing.T) {
 		"a period": {
 			args:   []string{"--since", "2026-03-26 17:00", "--until", "2026-03-26 20:00 UTC"},
 			stdout: []string{header, "2026-03-26 18:00:00 UTC 1m at/before Completed 0 told", "2026-03-26 18:00:00 UTC - at/runs RUNNING - -"},
+		},
+		"exit code, and nothing has failed": {
+			args:   []string{"--since", "2026-03-26 17:00", "--until", "2026-03-26 20:00 UTC", "--exit-code"},
+			stdout: []string{header, "2026-03-26 18:00:00 UTC 1m at/before Completed 0 told", "2026-03-26 18:00:00 UTC - at/runs RUNNING - -"},
+		},
+		"exit code": {
+			args:   []string{"--since", "70m", "--exit-code", "--no-headers"},
+			stdout: []string{failed[2], "2026-03-26 18:00:00 UTC - at/runs RUNNING - -"},
+			stderr: "error: at/late has failed: StartingDeadlineExceeded\n", code: exitFailed,
 		},
 		"nothing":            {args: []string{"--since", "1m", "-l", "a=b"}, stderr: "Nothing has run since 2026-03-27 13:59:00 UTC, or it has been removed.\n"},
 		"Jobs are forbidden": {args: []string{"--since", "70m", "--no-headers"}, err: apierrors.NewForbidden(batchv1.Resource("jobs"), "", nil), stdout: []string{failed[2], "2026-03-26 18:00:00 UTC - at/runs RUNNING - -"}, stderr: "Cannot list jobs: .*\n"},
@@ -251,7 +262,7 @@ func TestAgendaSince(t *testing.T) {
 			}
 			w.kube = kube
 			code := w.run(t, append([]string{"agenda", "--tz=UTC"}, tc.args...)...)
-			wantOutput(t, w, code, 0, tc.stdout, tc.stderr)
+			wantOutput(t, w, code, tc.code, tc.stdout, tc.stderr)
 		})
 	}
 }

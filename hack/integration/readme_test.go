@@ -195,13 +195,11 @@ func TestDocs(t *testing.T) {
 			waitAllowed(t, "probe", authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "create", Group: cnat.GroupName, Resource: "ats"})
 			kubectl(t, "", "delete", "rolebinding", "probe", "-n", namespace)
 		},
-		scriptsPage: func(t *testing.T, _ string) {
+		scriptsPage: loadKubectl,
+		"docs/tasks/failures.md": func(t *testing.T, namespace string) {
 			t.Helper()
-			program, err := exec.LookPath("kubectl")
-			if err != nil {
-				t.Fatal(err)
-			}
-			loadImage(t, "registry.k8s.io/kubectl:v1.37.1="+program)
+			loadKubectl(t, namespace)
+			loadImage(t, "registry.example.com/kubectl-at:v0.1.0="+filepath.Join(filepath.Dir(binary), "kubectl-at"))
 		},
 	}
 	for _, page := range pages(t) {
@@ -234,6 +232,16 @@ func TestDocs(t *testing.T) {
 			}
 		})
 	}
+}
+
+// loadKubectl loads the image of kubectl to the node.
+func loadKubectl(t *testing.T, _ string) {
+	t.Helper()
+	program, err := exec.LookPath("kubectl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	loadImage(t, "registry.k8s.io/kubectl:v1.37.1="+program)
 }
 
 // wantNothingLeft waits until nothing exists that the commands of a page can make in its namespace.
