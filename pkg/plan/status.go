@@ -69,8 +69,8 @@ func explain(status *v1alpha1.AtStatus) {
 		status.Restart != nil && status.Restart.RestartedAt == nil
 	condition := &metav1.Condition{}
 	for _, conditionType := range []string{v1alpha1.ConditionFailureTarget, v1alpha1.ConditionBlocked, v1alpha1.ConditionSuspended, v1alpha1.ConditionFrozen} {
-		if meta.IsStatusConditionTrue(status.Conditions, conditionType) && (waits || conditionType != v1alpha1.ConditionSuspended) {
-			condition = meta.FindStatusCondition(status.Conditions, conditionType)
+		if found := TrueCondition(status.Conditions, conditionType); found != nil && (waits || conditionType != v1alpha1.ConditionSuspended) {
+			condition = found
 			break
 		}
 	}

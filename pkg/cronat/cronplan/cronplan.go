@@ -188,21 +188,21 @@ func decideCronAt(w World) Decision {
 		return release(w, w.children())
 	}
 	v := newView(w)
-	d := v.decide(w)
+	d := v.decide()
 	d.Preflight = v.wantsPreflight()
 	return d
 }
 
-func (v *view) decide(w World) Decision {
+func (v *view) decide() Decision {
 	if v.isUrgent() {
 		if !v.due.IsZero() && !v.mustWait() {
-			v.status.NextScheduleTime = v.cronAt.Status.NextScheduleTime // See Overdue.
+			v.status.NextScheduleTime = v.CronAt.Status.NextScheduleTime // See Overdue.
 		}
 		return v.write()
 	}
-	if blocked := meta.FindStatusCondition(v.cronAt.Status.Conditions, v1alpha1.ConditionBlocked); blocked != nil && (blocked.Reason == v1alpha1.ReasonAtRefused || blocked.Reason == v1alpha1.ReasonAtNameConflict) {
+	if isRefused(&v.CronAt.Status) {
 		// An At that can be deleted may be the one that exhausts a quota or has the name.
-		if d := tidy(w, v); d.Action != nil {
+		if d := v.tidy(); d.Action != nil {
 			return d
 		}
 	}
@@ -212,7 +212,7 @@ func (v *view) decide(w World) Decision {
 	if d := v.write(); d.Status != nil {
 		return d
 	}
-	d := tidy(w, v)
+	d := v.tidy()
 	d.Delay = sooner(d.Delay, v.delay())
 	return d
 }
@@ -223,7 +223,7 @@ func (v *view) start() Decision {
 	if v.due.IsZero() {
 		return Decision{}
 	}
-	if v.policy() == v1alpha1.ReplaceConcurrent {
+	if policyOf(v.CronAt) == v1alpha1.ReplaceConcurrent {
 		for _, at := range v.active {
 			if at.DeletionTimestamp == nil {
 				return deletion(DeleteAt{At: at, Replaced: true})
@@ -233,7 +233,7 @@ func (v *view) start() Decision {
 	if v.mustWait() {
 		return Decision{}
 	}
-	return Decision{Action: CreateAt{At: newChild(v.cronAt, v.due, v.shift)}, Delay: sooner(RecordDelay, v.untilNext())}
+	return Decision{Action: CreateAt{At: newChild(v.CronAt, v.due, v.shift)}, Delay: sooner(RecordDelay, v.untilNext())}
 }
 
 func deletion(action DeleteAt) Decision {
@@ -241,14 +241,14 @@ func deletion(action DeleteAt) Decision {
 }
 
 // tidy releases, expires and deletes the Ats that are no longer needed.
-func tidy(w World, v *view) Decision {
-	d := release(w, v.children)
+func (v *view) tidy() Decision {
+	d := release(v.World, v.children)
 	if d.Action == nil {
 		d.Action = v.expire()
 	}
 	if d.Action == nil {
 		delay := d.Delay
-		d = prune(w, v.children)
+		d = v.prune()
 		d.Delay = sooner(d.Delay, delay)
 	}
 	return d
@@ -280,7 +280,7 @@ func release(w World, children []*v1alpha1.At) Decision {
 // was due. Deleting the At instead could stop a Pod that was just created.
 func (v *view) expire() any {
 	for _, at := range v.children {
-		scheduled := scheduledTime(v.cronAt, at)
+		scheduled := scheduledTime(v.CronAt, at)
 		if last := v.status.LastScheduleTime; plan.IsStuck(at) && last != nil && scheduled.Before(last.Time) {
 			return ExpireAt{At: at, Seconds: int64(last.Sub(scheduled) / time.Second)}
 		}
@@ -289,14 +289,14 @@ func (v *view) expire() any {
 }
 
 // prune deletes an At beyond the history limits.
-func prune(w World, children []*v1alpha1.At) Decision {
-	spec := &w.CronAt.Spec
+func (v *view) prune() Decision {
+	spec := &v.CronAt.Spec
 	old := append(
-		beyond(ptr.Deref(spec.SuccessfulAtsHistoryLimit, 3), children, v1alpha1.ConditionComplete),
-		beyond(ptr.Deref(spec.FailedAtsHistoryLimit, 1), children, v1alpha1.ConditionFailed)...)
+		beyond(ptr.Deref(spec.SuccessfulAtsHistoryLimit, 3), v.children, v1alpha1.ConditionComplete),
+		beyond(ptr.Deref(spec.FailedAtsHistoryLimit, 1), v.children, v1alpha1.ConditionFailed)...)
 	var d Decision
 	for _, at := range old {
-		switch wait := plan.DeletableAt(at).Sub(w.Now); {
+		switch wait := plan.DeletableAt(at).Sub(v.Now); {
 		case 0 < wait && wait <= plan.Grace: // A longer wait comes from another clock.
 			d.Delay = sooner(d.Delay, wait)
 		case !plan.IsScheduled(at):
@@ -361,7 +361,7 @@ func blocked(w World, reason string, cause error) Decision {
 // write returns the decision to write the status, unless the CronAt already has it.
 func (v *view) write() Decision {
 	v.explain()
-	if equality.Semantic.DeepEqual(&v.cronAt.Status, v.status) || v.isKept() {
+	if equality.Semantic.DeepEqual(&v.CronAt.Status, v.status) || v.isKept() {
 		return Decision{}
 	}
 	return Decision{Status: v.status, Events: v.events}
@@ -370,17 +370,17 @@ func (v *view) write() Decision {
 // isKept reports whether a CronAt of whose status not all was kept already has the status, as far
 // as that is known. Otherwise, the CronAt would be read in each sync.
 func (v *view) isKept() bool {
-	if HasWholeStatus(v.cronAt) {
+	if HasWholeStatus(v.CronAt) {
 		return false
 	}
 	after := KeepCronAt(&v1alpha1.CronAt{Status: *v.status})
-	return equality.Semantic.DeepEqual(&KeepCronAt(v.cronAt).Status, &after.Status)
+	return equality.Semantic.DeepEqual(&KeepCronAt(v.CronAt).Status, &after.Status)
 }
 
 // timeLeft returns how long after now the due time may still start according to
 // spec.startingDeadlineSeconds.
 func (v *view) timeLeft() time.Duration {
-	return plan.StartingTimeLeft(v.due.Add(v.shift), v.cronAt.Spec.StartingDeadlineSeconds, v.now)
+	return plan.StartingTimeLeft(v.due.Add(v.shift), v.CronAt.Spec.StartingDeadlineSeconds, v.Now)
 }
 
 // untilNext returns the time until the next At is due, or 0 if there is none.
@@ -388,15 +388,15 @@ func (v *view) untilNext() time.Duration {
 	if v.next.IsZero() {
 		return 0
 	}
-	return v.next.Add(v.shift).Sub(v.now)
+	return v.next.Add(v.shift).Sub(v.Now)
 }
 
 // delay returns the time until the next At is due or needs a preflight, or until the due
 // time is missed.
 func (v *view) delay() time.Duration {
 	delay := sooner(v.untilNext(), v.untilForecast())
-	if hold := v.holding(v.now); hold != nil {
-		delay = sooner(delay, hold.Until.Sub(v.now))
+	if hold := v.holding(v.Now); hold != nil {
+		delay = sooner(delay, hold.Until.Sub(v.Now))
 	}
 	if left := v.timeLeft(); !v.due.IsZero() && left != math.MaxInt64 {
 		delay = sooner(delay, max(left, 1))

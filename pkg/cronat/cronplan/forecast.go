@@ -55,12 +55,12 @@ func MustForecastWait(cronAt *v1alpha1.CronAt) bool {
 // until there is a new forecast, or until the At that it was for exists and the next one has to
 // wait.
 func (v *view) observeForecast() {
-	forecast := ptr.Deref(v.forecast, plan.Forecast{})
-	rehearsed, events := RehearsedOf(v.status).Observe(v.cronAt, v.cronAt.Spec.AtTemplate.Spec.Rehearse && v.rehearses, forecast.Rehearsal, v.now)
+	forecast := ptr.Deref(v.Forecast, plan.Forecast{})
+	rehearsed, events := RehearsedOf(v.status).Observe(v.CronAt, v.CronAt.Spec.AtTemplate.Spec.Rehearse && v.Rehearses, forecast.Rehearsal, v.Now)
 	v.events = append(v.events, events...)
 	switch {
 	case v.next.IsZero(): // Nothing is to come.
-	case v.forecast == nil && plan.IsRefusal(Blocked(v.cronAt)) && !v.mustWait():
+	case v.Forecast == nil && plan.IsRefusal(Blocked(v.CronAt)) && !v.mustWait():
 		return
 	case forecast.Reason != "":
 		v.setBlocked(forecast.Reason, forecast.Sentence())
@@ -94,7 +94,7 @@ func UntilRehearsal(cronAt *v1alpha1.CronAt, due, now time.Time) (wait time.Dura
 // forecastAt returns when the preflight before the next At takes place, or the zero time if
 // there is none: what is due more often reports a refusal soon enough.
 func (v *view) forecastAt() time.Time {
-	at := v.next.Add(v.shift - plan.Lead(v.cronAt.UID))
+	at := v.next.Add(v.shift - plan.Lead(v.CronAt.UID))
 	if v.next.IsZero() || at.Before(v.floor().Add(v.shift)) {
 		return time.Time{}
 	}
@@ -105,22 +105,22 @@ func (v *view) forecastAt() time.Time {
 // written within the last minute, and an earlier leader may not have finished its preflight. Or it
 // has the forecast of an earlier controller, its next At is due soon, or it needs a rehearsal.
 func (v *view) wantsPreflight() bool {
-	if v.forecast != nil || v.next.IsZero() {
+	if v.Forecast != nil || v.next.IsZero() {
 		return false
 	}
 	at := v.forecastAt()
-	_, rehearses := UntilRehearsal(v.cronAt, v.next.Add(v.shift), v.now)
-	return v.cronAt.Status.ObservedGeneration != v.cronAt.Generation || v.now.Sub(plan.WrittenAt(v.cronAt)) < plan.Grace || plan.IsForecast(Blocked(v.cronAt)) ||
-		rehearses && v.rehearses ||
-		!at.IsZero() && !v.now.Before(at)
+	_, rehearses := UntilRehearsal(v.CronAt, v.next.Add(v.shift), v.Now)
+	return v.CronAt.Status.ObservedGeneration != v.CronAt.Generation || v.Now.Sub(plan.WrittenAt(v.CronAt)) < plan.Grace || plan.IsForecast(Blocked(v.CronAt)) ||
+		rehearses && v.Rehearses ||
+		!at.IsZero() && !v.Now.Before(at)
 }
 
 // untilForecast returns the time until the preflight before the next At, or 0 if it is past
 // or there is none.
 func (v *view) untilForecast() time.Duration {
 	at := v.forecastAt()
-	if v.forecast != nil || at.IsZero() {
+	if v.Forecast != nil || at.IsZero() {
 		return 0
 	}
-	return max(0, at.Sub(v.now))
+	return max(0, at.Sub(v.Now))
 }

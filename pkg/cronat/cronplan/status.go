@@ -37,18 +37,13 @@ import (
 // maxCounted is the maximum number of missed times to count at once.
 const maxCounted = 100
 
-// view is a world with everything derived from it.
+// view is a World with everything derived from it. Its CronAt exists.
 type view struct {
-	cronAt   *v1alpha1.CronAt
-	forecast *plan.Forecast
-	// rehearses is false if rehearsals are turned off.
-	rehearses bool
-	freezes   *freeze.Set
-	now       time.Time
-	shift     time.Duration
-	schedule  *cronexpr.Schedule // nil if it is invalid
-	children  []*v1alpha1.At
-	active    []*v1alpha1.At // the children that have not ended
+	World
+	shift    time.Duration
+	schedule *cronexpr.Schedule // nil if it is invalid
+	children []*v1alpha1.At
+	active   []*v1alpha1.At // the children that have not ended
 	// due is the latest scheduled time that is due and was neither run nor missed; next is
 	// the first that is not due. They are zero if there is no such time, or if no Ats are
 	// created.
@@ -60,7 +55,7 @@ type view struct {
 }
 
 func newView(w World) *view {
-	v := &view{cronAt: w.CronAt, forecast: w.Forecast, rehearses: w.Rehearses, freezes: w.Freezes, now: w.Now, status: w.CronAt.Status.DeepCopy(), children: w.children()}
+	v := &view{World: w, status: w.CronAt.Status.DeepCopy(), children: w.children()}
 	slices.SortFunc(v.children, func(a, b *v1alpha1.At) int {
 		// In order of time: a time that is recorded after a later one would count as missed.
 		return scheduledTime(w.CronAt, a).Compare(scheduledTime(w.CronAt, b))
@@ -70,12 +65,12 @@ func newView(w World) *view {
 	v.status.ObservedGeneration = w.CronAt.Generation
 
 	if v.status.ObservedSchedule == nil {
-		v.status.ObservedSchedule = observed(v.cronAt)
+		v.status.ObservedSchedule = observed(v.CronAt)
 	}
 	// What was due before an edit follows the schedule before the edit.
 	err := v.follow(v.status.ObservedSchedule)
 	for _, at := range v.children {
-		v.record(scheduledTime(v.cronAt, at), at.Name)
+		v.record(scheduledTime(v.CronAt, at), at.Name)
 		completed := at.Status.CompletionTime
 		if meta.IsStatusConditionTrue(at.Status.Conditions, v1alpha1.ConditionComplete) && completed != nil && later(v.status.LastSuccessfulTime, completed.Time) {
 			v.status.LastSuccessfulTime = completed.DeepCopy()
@@ -84,8 +79,8 @@ func newView(w World) *view {
 	if v.observe() {
 		err = v.follow(v.status.ObservedSchedule)
 	}
-	if v.schedule != nil && !isSuspended(v.cronAt) {
-		latest := v.schedule.Latest(v.floor(), v.now.Add(-v.shift))
+	if v.schedule != nil && !isSuspended(v.CronAt) {
+		latest := v.schedule.Latest(v.floor(), v.Now.Add(-v.shift))
 		if v.due = v.latestUnfrozen(latest); v.due.IsZero() && !latest.IsZero() {
 			v.miss(latest)
 		}
@@ -94,7 +89,7 @@ func newView(w World) *view {
 		}
 		v.next = v.schedule.Next(latest)
 		if v.next.IsZero() {
-			err = errNever(&v.cronAt.Spec)
+			err = errNever(&v.CronAt.Spec)
 		}
 	}
 	v.skip()
@@ -108,15 +103,13 @@ func newView(w World) *view {
 
 func isSuspended(cronAt *v1alpha1.CronAt) bool { return ptr.Deref(cronAt.Spec.Suspend, false) }
 
-func (v *view) policy() v1alpha1.ConcurrencyPolicy { return policyOf(v.cronAt) }
-
 func policyOf(cronAt *v1alpha1.CronAt) v1alpha1.ConcurrencyPolicy {
 	return cmp.Or(cronAt.Spec.ConcurrencyPolicy, v1alpha1.AllowConcurrent)
 }
 
 // mustWait reports whether a child that has not ended keeps others from being created.
 func (v *view) mustWait() bool {
-	return v.policy() != v1alpha1.AllowConcurrent && len(v.active) > 0
+	return policyOf(v.CronAt) != v1alpha1.AllowConcurrent && len(v.active) > 0
 }
 
 // observed returns the schedule of a CronAt that has not been edited.
@@ -131,7 +124,7 @@ func observed(cronAt *v1alpha1.CronAt) *v1alpha1.ObservedSchedule {
 
 // follow makes the scheduled times those of an observed schedule.
 func (v *view) follow(observed *v1alpha1.ObservedSchedule) error {
-	cronAt := &v1alpha1.CronAt{ObjectMeta: metav1.ObjectMeta{UID: v.cronAt.UID}}
+	cronAt := &v1alpha1.CronAt{ObjectMeta: metav1.ObjectMeta{UID: v.CronAt.UID}}
 	cronAt.Spec.Schedule, cronAt.Spec.SpreadSeconds = observed.Schedule, &observed.SpreadSeconds
 	if observed.TimeZone != "" {
 		cronAt.Spec.TimeZone = &observed.TimeZone
@@ -145,13 +138,13 @@ func (v *view) follow(observed *v1alpha1.ObservedSchedule) error {
 // observe detects edits of the schedule and changes to spec.suspend. What was due before
 // them does not run, and is missed. edited is true if other times are due from now on.
 func (v *view) observe() (edited bool) {
-	before, is := v.status.ObservedSchedule, observed(v.cronAt)
+	before, is := v.status.ObservedSchedule, observed(v.CronAt)
 	is.Since = before.Since
-	suspend, suspended := isSuspended(v.cronAt), meta.IsStatusConditionTrue(v.status.Conditions, v1alpha1.ConditionSuspended)
+	suspend, suspended := isSuspended(v.CronAt), meta.IsStatusConditionTrue(v.status.Conditions, v1alpha1.ConditionSuspended)
 	// If several edits were not observed, one of them may have changed the schedule, and
 	// another may have reverted that.
-	edited = *before != *is || suspended && !suspend || v.cronAt.Generation-v.cronAt.Status.ObservedGeneration > 1
-	shift := shiftOf(v.cronAt)
+	edited = *before != *is || suspended && !suspend || v.CronAt.Generation-v.CronAt.Status.ObservedGeneration > 1
+	shift := shiftOf(v.CronAt)
 	if edited || suspend && !suspended {
 		until := v.editedAt().Add(-v.shift)
 		if shift < v.shift && before.Schedule == is.Schedule && before.TimeZone == is.TimeZone {
@@ -161,8 +154,8 @@ func (v *view) observe() (edited bool) {
 	}
 	if edited {
 		since := v.editedAt().Add(-shift).Truncate(time.Second)
-		if v.cronAt.CreationTimestamp.After(since) {
-			since = v.cronAt.CreationTimestamp.Time
+		if v.CronAt.CreationTimestamp.After(since) {
+			since = v.CronAt.CreationTimestamp.Time
 		}
 		is.Since = metav1.Time{Time: since}
 	}
@@ -186,30 +179,24 @@ func (v *view) observe() (edited bool) {
 // past. If a field was removed, editedAt returns now, because the API server does not
 // record that time.
 func (v *view) editedAt() time.Time {
-	before, spec := ptr.Deref(v.cronAt.Status.ObservedSchedule, v1alpha1.ObservedSchedule{}), &v.cronAt.Spec
-	if spec.Suspend == nil && meta.IsStatusConditionTrue(v.cronAt.Status.Conditions, v1alpha1.ConditionSuspended) ||
+	before, spec := ptr.Deref(v.CronAt.Status.ObservedSchedule, v1alpha1.ObservedSchedule{}), &v.CronAt.Spec
+	if spec.Suspend == nil && meta.IsStatusConditionTrue(v.CronAt.Status.Conditions, v1alpha1.ConditionSuspended) ||
 		spec.TimeZone == nil && before.TimeZone != "" || spec.SpreadSeconds == nil && before.SpreadSeconds != 0 {
-		return v.now
+		return v.Now
 	}
-	edited := plan.WrittenAt(v.cronAt)
-	if edited.IsZero() || edited.After(v.now) {
-		return v.now
+	edited := plan.WrittenAt(v.CronAt)
+	if edited.IsZero() || edited.After(v.Now) {
+		return v.Now
 	}
 	return edited
 }
 
 // floor returns the time after which scheduled times have neither run nor been missed.
 func (v *view) floor() time.Time {
-	floor := v.status.ObservedSchedule.Since.Time
-	if later(&metav1.Time{Time: floor}, ptr.Deref(v.status.LastScheduleTime, metav1.Time{}).Time) {
-		floor = v.status.LastScheduleTime.Time
-	}
-	for _, times := range []*v1alpha1.MissedTimes{v.status.Missed, v.status.Skipped} {
-		if times != nil && times.Last.After(floor) {
-			floor = times.Last.Time
-		}
-	}
-	return floor
+	missed, skipped := ptr.Deref(v.status.Missed, v1alpha1.MissedTimes{}), ptr.Deref(v.status.Skipped, v1alpha1.MissedTimes{})
+	return slices.MaxFunc([]time.Time{
+		v.status.ObservedSchedule.Since.Time, ptr.Deref(v.status.LastScheduleTime, metav1.Time{}).Time, missed.Last.Time, skipped.Last.Time,
+	}, time.Time.Compare)
 }
 
 // record records that a child exists for a scheduled time. Earlier times without a child
@@ -294,10 +281,10 @@ func (v *view) frozen(scheduled time.Time) *freeze.Hold { return v.holding(sched
 
 // holding returns the Freeze that holds at an instant, or nil.
 func (v *view) holding(instant time.Time) *freeze.Hold {
-	if v.freezes.IsEmpty() {
+	if v.Freezes.IsEmpty() {
 		return nil
 	}
-	return v.freezes.Holding(freeze.NewSubject(v.cronAt), instant)
+	return v.Freezes.Holding(freeze.NewSubject(v.CronAt), instant)
 }
 
 // latestUnfrozen returns the latest scheduled time after the floor, up to a given one, at which no
@@ -339,7 +326,7 @@ func (v *view) observeBlocker(invalid error) {
 		v.setBlocked(v1alpha1.ReasonInvalidSchedule, invalid.Error())
 		return
 	}
-	if v.isRefused() && !v.due.IsZero() && !v.mustWait() {
+	if isRefused(v.status) && !v.due.IsZero() && !v.mustWait() {
 		return // It is retried.
 	}
 	for _, at := range v.active {
@@ -352,15 +339,15 @@ func (v *view) observeBlocker(invalid error) {
 }
 
 // isRefused reports whether the CronAt could not create its latest At.
-func (v *view) isRefused() bool {
-	blocked := ptr.Deref(meta.FindStatusCondition(v.status.Conditions, v1alpha1.ConditionBlocked), metav1.Condition{})
+func isRefused(status *v1alpha1.CronAtStatus) bool {
+	blocked := ptr.Deref(meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionBlocked), metav1.Condition{})
 	return blocked.Reason == v1alpha1.ReasonAtRefused || blocked.Reason == v1alpha1.ReasonAtNameConflict
 }
 
 // setBlocked sets condition Blocked. It records an event if the reason changes, not if
 // only the message changes.
 func (v *view) setBlocked(reason, message string) {
-	before := meta.FindStatusCondition(v.cronAt.Status.Conditions, v1alpha1.ConditionBlocked)
+	before := meta.FindStatusCondition(v.CronAt.Status.Conditions, v1alpha1.ConditionBlocked)
 	meta.SetStatusCondition(&v.status.Conditions, v.newCondition(v1alpha1.ConditionBlocked, reason, message))
 	if before == nil || before.Reason != reason {
 		v.event(corev1.EventTypeWarning, reason, message)
@@ -371,8 +358,7 @@ func (v *view) setBlocked(reason, message string) {
 func (v *view) explain() {
 	v.status.Reason, v.status.Message = "", ""
 	for _, conditionType := range []string{v1alpha1.ConditionSuspended, v1alpha1.ConditionBlocked} {
-		if meta.IsStatusConditionTrue(v.status.Conditions, conditionType) {
-			condition := meta.FindStatusCondition(v.status.Conditions, conditionType)
+		if condition := plan.TrueCondition(v.status.Conditions, conditionType); condition != nil {
 			v.status.Reason, v.status.Message = condition.Reason, condition.Message
 		}
 	}
@@ -380,7 +366,7 @@ func (v *view) explain() {
 		v.status.Reason = v1alpha1.ReasonAtActive
 		v.status.Message = fmt.Sprintf("The run that was due at %s is waiting for At %s to end.", v.due.Add(v.shift).UTC().Format(time.RFC3339), v.active[0].Name)
 	}
-	if hold := v.holding(v.now); v.status.Reason == "" && v.schedule != nil && hold != nil {
+	if hold := v.holding(v.Now); v.status.Reason == "" && v.schedule != nil && hold != nil {
 		v.status.Reason, v.status.Message = v1alpha1.ReasonFrozen, hold.String()
 	}
 }
@@ -388,7 +374,7 @@ func (v *view) explain() {
 // isUrgent reports whether the status contains a change that decides which times run.
 // Such a status is written before any action.
 func (v *view) isUrgent() bool {
-	was, is := &v.cronAt.Status, v.status
+	was, is := &v.CronAt.Status, v.status
 	observed := !equality.Semantic.DeepEqual(was.ObservedSchedule, is.ObservedSchedule)
 	recorded := !equality.Semantic.DeepEqual(was.LastScheduleTime, is.LastScheduleTime)
 	missed := countedTimes(was) != countedTimes(is)
@@ -397,7 +383,7 @@ func (v *view) isUrgent() bool {
 }
 
 func (v *view) newCondition(conditionType, reason, message string) metav1.Condition {
-	return plan.NewCondition(v.cronAt, v.now, conditionType, reason, message)
+	return plan.NewCondition(v.CronAt, v.Now, conditionType, reason, message)
 }
 
 func (v *view) event(eventType, reason, message string) {
