@@ -247,7 +247,7 @@ func replace(resource, old, with string) func(*World, string, []byte) []byte {
 // lose removes some reports from watches.
 func lose(resource string) func(*World, string, []byte) []byte {
 	return func(w *World, of string, content []byte) []byte {
-		if of != resource || !bytes.HasPrefix(content, []byte(`{"object"`)) || bytes.Contains(content, []byte(`"BOOKMARK"`)) || !w.chance(10) {
+		if of != resource || !bytes.HasPrefix(content, []byte(`{"object"`)) || bytes.Contains(content, []byte(`"BOOKMARK"`)) || !w.chance(3) {
 			return content
 		}
 		return nil
