@@ -75,7 +75,7 @@ func (a actor) send(t *testing.T, what attempt, parameters ...string) (string, e
 	resource, _, _ := strings.Cut(what.object, "/")
 	group := "/api/v1"
 	switch {
-	case resource == "ats" || resource == "cronats":
+	case slices.Contains([]string{"ats", "cronats", "freezes"}, resource):
 		group = "/apis/" + v1alpha1.SchemeGroupVersion.String()
 	case slices.Contains([]string{"deployments", "statefulsets", "daemonsets"}, resource):
 		group = "/apis/apps/v1"
