@@ -81,7 +81,7 @@ var Mutants = map[string]Mutant{
 	"events of Ats are lost":          {Want: audit.Reported, receive: lose("ats")},
 	"a missed time is not counted":    {Want: audit.NotLost, request: countNone},
 	"a status is not written":         {Want: audit.NotLost, request: discardStatuses},
-	"a Pod is not released":           {Want: audit.NotLost, request: discard(http.MethodPatch, "pods", "")},
+	"a Pod is not released":           {Want: audit.NotLost, request: func(c *call) { c.refused = c.is(http.MethodPatch, "pods") }},
 	"an At is not released":           {Want: audit.NotLost, request: discardAll(http.MethodPatch, "ats", "")},
 	"an At is not deleted":            {Want: audit.NotLost, request: discardAll(http.MethodDelete, "ats", "")},
 	"a Pod is not created":            {Want: audit.True, request: discard(http.MethodPost, "pods", "")},

@@ -386,7 +386,7 @@ func (w *World) admissionTime(c *call) time.Duration {
 
 // admit returns why the API server refuses a request, or nil.
 func (w *World) admit(c *call) *apierrors.StatusError {
-	if c.request.Method != http.MethodPost {
+	if c.request.Method != http.MethodPost && !c.refused {
 		return nil
 	}
 	resource := path.Base(c.request.URL.Path)
