@@ -79,6 +79,7 @@ func TestAlerts(t *testing.T) {
 	for name, tc := range map[string]struct {
 		series map[string]string // instead of, or beside, those of healthy
 		want   []string          // severity, alert, and the minutes from which and up to which it fires
+		says   string            // a description
 	}{
 		"steady traffic": {},
 		"bursts that take some minutes": {series: map[string]string{
@@ -172,12 +173,20 @@ func TestAlerts(t *testing.T) {
 			want: []string{`critical CnatNoLeader{name="cnat-controller"} 62-300`},
 		},
 		"commands fail": {
-			series: map[string]string{`cnat_runs_total{namespace="shop",reason="CommandFailed"}`: `0x59 2x240`},
-			want:   []string{`info CnatFailing{namespace="shop", reason="CommandFailed"} 60-73`},
+			series: map[string]string{
+				`cnat_runs_total{namespace="shop",reason="CommandFailed"}`:                                   `0x59 2x240`,
+				`cnat_last_failure_timestamp_seconds{namespace="shop",reason="CommandFailed",at="backup-1"}`: `_x59 3590 stale`,
+				`cnat_last_failure_timestamp_seconds{namespace="shop",reason="CommandFailed",at="backup-2"}`: `_x60 3600x240`,
+				`cnat_last_failure_timestamp_seconds{namespace="shop",reason="PodLost",at="sync"}`:           `3000x300`,
+				`cnat_last_failure_timestamp_seconds{namespace="bank",reason="CommandFailed",at="backup-3"}`: `3700x300`,
+			},
+			want: []string{`info CnatFailing{namespace="shop", reason="CommandFailed"} 60-73`},
+			says: "2 in the last 15 minutes. This is for the owner of the namespace. To see the last one: kubectl at show backup-2 -n shop. To see all: kubectl at agenda --since 1h.",
 		},
 		"commands fail in namespaces without their own value": {
 			series: map[string]string{`cnat_runs_total{namespace="_other",reason="CommandFailed"}`: `0x59 2x240`},
 			want:   []string{`info CnatFailing{namespace="_other", reason="CommandFailed"} 60-73`},
+			says:   "This is for the owner of the namespace. To see all: kubectl at agenda --since 1h.",
 		},
 		"the first command of a namespace fails": {
 			series: map[string]string{`cnat_runs_total{namespace="bank",reason="CommandFailed"}`: `_x59 1x240`},
@@ -242,7 +251,10 @@ func TestAlerts(t *testing.T) {
 					input += "  " + scraped(t, metric, honorLabels) + " " + values + "\n"
 				}
 			}
-			got := firing(t, file, input)
+			got, said := firing(t, file, input)
+			if !strings.Contains(said, tc.says) {
+				t.Errorf("nothing says %q:\n%s", tc.says, said)
+			}
 			slices.Sort(got)
 			if !slices.Equal(got, tc.want) {
 				t.Errorf("these fire:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(tc.want, "\n"))
@@ -288,8 +300,9 @@ func scraped(t *testing.T, series string, honorLabels bool) string {
 	return builder.Labels().String()
 }
 
-// firing returns which alerts of a rules file fire, and when, while series are scraped.
-func firing(t *testing.T, file, series string) []string {
+// firing returns which alerts of a rules file fire, and when, while series are scraped, and all that
+// they say.
+func firing(t *testing.T, file, series string) (ended []string, said string) {
 	t.Helper()
 	storage, err := promqltest.NewLazyLoader(series, promqltest.LazyLoaderOpts{})
 	if err != nil {
@@ -300,7 +313,6 @@ func firing(t *testing.T, file, series string) []string {
 			t.Error(err)
 		}
 	})
-	var ended []string
 	since := map[string]int{}
 	loaded := load(t, storage, file)
 	for minute := range minutes + 1 {
@@ -322,6 +334,7 @@ func firing(t *testing.T, file, series string) []string {
 						continue
 					}
 					alert.Annotations.Range(func(annotation labels.Label) {
+						said += annotation.Value + "\n"
 						if strings.Contains(annotation.Value, "<error") {
 							t.Errorf("%s of %s is %q", annotation.Name, rule.Name(), annotation.Value)
 						}
@@ -344,7 +357,7 @@ func firing(t *testing.T, file, series string) []string {
 	for name, from := range since {
 		ended = append(ended, fmt.Sprintf("%s %d-%d", name, from, minutes))
 	}
-	return ended
+	return ended, said
 }
 
 // load loads the groups of a rules file, to be evaluated with the series of storage.
