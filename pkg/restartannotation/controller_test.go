@@ -25,6 +25,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -488,6 +489,29 @@ func TestStale(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestEditedMeanwhile suspends the CronAt just before its deletion arrives: a broken annotation does
+// not delete what a user has suspended.
+func TestEditedMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		suspend := sync.OnceFunc(func() {
+			w.edit(t, func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Suspend = ptr.To(true) })
+		})
+		run(t, w, harness.RoundTripper(func(request *http.Request) (*http.Response, error) {
+			if request.Method == http.MethodDelete {
+				suspend()
+			}
+			return w.RoundTrip(request)
+		}))
+		w.set(t, annotated(nightly))
+		synctest.Wait()
+		w.set(t, annotated("never"))
+		time.Sleep(time.Minute)
+		w.wantSchedule(t, nightly)
+		w.wantEvents(t, 1, "Normal SuccessfulCreate", "Warning")
+	})
 }
 
 // TestStaleWorkload deletes a workload that is still in the cache: there is no CronAt
