@@ -414,6 +414,13 @@ func TestDecide(t *testing.T) {
 			},
 			wantAction: "DeleteAt backup-" + nameOf(ten.Add(-time.Hour)), wantEvents: []string{"Normal SuccessfulDelete Deleted At backup-" + nameOf(ten.Add(-time.Hour))}, wantDelay: 59 * time.Minute,
 		},
+		"the history of successes is longer than its limit": {
+			cronAt: newCronAt(ranAtTen, func(cronAt *v1alpha1.CronAt) {
+				cronAt.Spec.SuccessfulAtsHistoryLimit, cronAt.Status.LastSuccessfulTime = ptr.To[int32](0), at(ten)
+			}), now: ten.Add(time.Minute),
+			ats:        []*v1alpha1.At{childOf(newCronAt(), ten, ended(v1alpha1.ConditionComplete, ten))},
+			wantAction: "DeleteAt " + name, wantEvents: []string{"Normal SuccessfulDelete Deleted At " + name}, wantDelay: 59 * time.Minute,
+		},
 		"an At that has just ended is not deleted yet": {
 			cronAt: newCronAt(ranAtTen, func(cronAt *v1alpha1.CronAt) { cronAt.Spec.FailedAtsHistoryLimit = ptr.To[int32](0) }), now: ten.Add(time.Minute),
 			ats:       []*v1alpha1.At{childOf(newCronAt(), ten, ended(v1alpha1.ConditionFailed, ten.Add(time.Minute)))},
