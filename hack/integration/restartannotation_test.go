@@ -85,12 +85,15 @@ func TestRestartAnnotation(t *testing.T) {
 		t.Errorf("the owners are %v", cronAt.OwnerReferences)
 	}
 
-	// An invalid schedule is reported once, also one that only the API server rejects: a no-break space.
-	for schedule, words := range map[string]string{"0 25 * * *": `hour "25"`, "0\u00a04 * * *": "must be a cron expression"} {
+	// An invalid schedule is reported once. One that only the API server refuses, with a no-break space, is a refusal.
+	for schedule, want := range map[string]struct{ reason, words string }{
+		"0 25 * * *":     {v1alpha1.ReasonInvalidRestartSchedule, `hour "25"`},
+		"0\u00a04 * * *": {v1alpha1.ReasonCronAtRefused, "must be a cron expression"},
+	} {
 		annotate(scheduleAnnotation + "=" + schedule)
 		eventually(t, "the event about "+schedule, func(context.Context) (bool, error) {
-			events := kubectl(t, "", "get", "events", "-n", namespace, "--field-selector", "type=Warning,reason="+v1alpha1.ReasonInvalidRestartSchedule)
-			return strings.Count(events, words) == 1, nil
+			events := kubectl(t, "", "get", "events", "-n", namespace, "--field-selector", "type=Warning,reason="+want.reason)
+			return strings.Count(events, want.words) == 1, nil
 		})
 	}
 
