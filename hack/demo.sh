@@ -250,7 +250,7 @@ our_ats+=("$(sed -n 's/ created$//p' "${tmp}/second")")
 grep -qx YAY "${tmp}/second" || fail "the output of kubectl at has no YAY"
 
 say "A time means what a person means, or it is refused"
-run kubectl at explain monday next week 09:00
+run kubectl at explain tomorrow 09:00 Europe/Berlin
 if run kubectl at now + 01:30 -- echo YAY; then
     fail "a time with two meanings is not refused"
 fi
