@@ -42,16 +42,16 @@ const (
 // default for the requests of all service accounts.
 const maxInFlight = 128
 
-// Queue is a rate-limited workqueue. What is due goes first, in the order of
-// its times, and the namespaces take turns.
+// Queue is a rate-limited workqueue. What is due goes first, in the order of its times, and the
+// namespaces take turns.
 // The requests of one namespace can take long, such as because of an admission webhook that
 // hangs, so the items of a namespace that are processed at the same time are limited: see Start.
 type Queue struct {
 	workqueue.TypedRateLimitingInterface[cache.ObjectName]
 	order *order
 	clock clock.Clock
-	// Standby is true while nothing is to be added: the first sweep of Run, which ends it, finds what
-	// is in the caches by then. A handler of an informer runs after the cache has changed.
+	// While Standby is true, Add and AddAfter do nothing: the first sweep of Run, which ends it, finds
+	// what is in the caches by then. A handler of an informer runs after the cache has changed.
 	Standby atomic.Bool
 }
 
