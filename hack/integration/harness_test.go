@@ -577,10 +577,6 @@ func (c *controller) output() string {
 	return c.log.String()
 }
 
-// lostLease reports whether the controller has ended because it could not renew its lease in time.
-// That is correct if the machine stalled for so long.
-func (c *controller) lostLease() bool { return strings.Contains(c.output(), "lost the lease") }
-
 // stop ends the process with the given signal, unless it has ended, and waits
 // until it is gone.
 func (c *controller) stop(signal syscall.Signal) error {
