@@ -133,15 +133,31 @@ func TestSimulate(t *testing.T) {
 	}
 	for start := time.Now(); ; o.Seed++ {
 		o.NoPreflights = o.Seed%2 == 1 // so that these can be repeated
+		var trace bytes.Buffer
+		if *simulateTrace == "" {
+			o.Trace = &trace
+		}
 		result := simulate(t, o)
 		t.Logf("seed %d, after %v: %s", o.Seed, time.Since(start).Round(time.Second), &result)
 		for _, violation := range result.Violations {
-			t.Error(violation)
+			t.Errorf("%s\n%s", violation, storyOf(violation, trace.String()))
 		}
 		if t.Failed() || time.Since(start) >= *simulateFor {
 			return
 		}
 	}
+}
+
+// storyOf returns the last lines of a trace that may explain a violation. Its history need not come
+// again: what is due at the same instant may take turns in a random order.
+func storyOf(violation audit.Violation, trace string) string {
+	const length = 100
+	name := path.Base(violation.Object)
+	lines := slices.DeleteFunc(strings.Split(trace, "\n"), func(line string) bool {
+		isRead := strings.Contains(line, ": GET ")
+		return !strings.Contains(line, name) && (isRead || !strings.Contains(line, "freezes") && !strings.Contains(line, " the "))
+	})
+	return strings.Join(lines[max(0, len(lines)-length):], "\n")
 }
 
 // TestSimulateAgain simulates the same history twice. Without preflights, nothing differs: they

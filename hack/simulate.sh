@@ -23,8 +23,8 @@
 #   hack/simulate.sh -for 1h                          histories with the next seeds, for an hour
 #   hack/simulate.sh -mutants                         breaks the program in all known ways, and expects that it is noticed
 #
-# Without -seed, the first seed is the time. An odd seed always gives the same history; an even one
-# has preflights, whose order may differ.
+# Without -seed, the first seed is the time. An odd seed gives the same history for some hours,
+# until two timers end at the same instant; an even one has preflights, whose order differs sooner.
 
 set -o errexit -o nounset -o pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -43,11 +43,12 @@ import (
 )
 
 // A change is effective maxAge after it was made at the latest, also if a watch reports nothing.
-// For that, the Freezes are listed each period.
+// For that, the Freezes are listed each period. listTimeout ends between two of the attempts that
+// connect.Patient makes each second.
 const (
 	maxAge      = 30 * time.Second
 	period      = 12 * time.Second
-	listTimeout = 8 * time.Second
+	listTimeout = 7500 * time.Millisecond
 	retryPeriod = time.Second
 )
 

@@ -258,11 +258,15 @@ func (w *World) stream(c *call, source *fakeserver.Stream) *streaming {
 	s.changed = sync.NewCond(&s.lock)
 	w.watches = append(w.watches, s)
 	context.AfterFunc(c.request.Context(), func() { _ = s.Close() })
-	timeout, err := strconv.Atoi(c.request.URL.Query().Get("timeoutSeconds"))
+	query := c.request.URL.Query()
+	timeout, err := strconv.Atoi(query.Get("timeoutSeconds"))
 	if err != nil {
 		timeout = 600
 	}
 	w.after(time.Duration(timeout)*time.Second+w.between(0, time.Second), func() { w.end(s, io.EOF) })
+	if query.Get("allowWatchBookmarks") != "true" {
+		return s
+	}
 	var bookmark func()
 	bookmark = func() {
 		if !s.closed {

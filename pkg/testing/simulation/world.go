@@ -21,7 +21,7 @@ limitations under the License.
 // that arrives at the API server, an answer that arrives at its client, a container that ends,
 // or a user who edits an At. The goroutines of the processes only run between two events, until
 // all of them wait. So what they do depends on the events, hardly on their order among each
-// other, and a seed always gives the same history.
+// other, and a seed gives the same history until two timers end at the same instant.
 //
 // The processes take their wall clock from the world, which steps it. Their timers, and what
 // client-go takes from the runtime, use the time of the test's bubble, which is not stepped.
