@@ -33,13 +33,6 @@ func withUID(pod *corev1.Pod) { pod.UID = "late" }
 func withReleased(pod *corev1.Pod) { pod.Finalizers = nil }
 
 func TestCleanUp(t *testing.T) {
-	release := func(pod *corev1.Pod) Decision { return Decision{Action: ReleasePod{Pod: pod}} }
-	unexpected := func(pod *corev1.Pod) Decision {
-		return Decision{
-			Action: DeletePod{Pod: pod, Unexpected: true},
-			Events: []Event{warning(v1alpha1.ReasonUnexpectedPod, "Pod "+pod.Name+" was created a second time after its attempt had been counted: deleting it.")},
-		}
-	}
 	// done is an At whose run ended at now.
 	done := func(mutate ...func(*v1alpha1.At)) *v1alpha1.At {
 		at := newAt(withStatus(running(corev1.PodSucceeded)))
@@ -65,108 +58,62 @@ func TestCleanUp(t *testing.T) {
 		pod *corev1.Pod
 		now time.Time
 		// expectations
-		want  Decision
-		needs Reads // if the At comes from a cache
+		want string // if the At comes from a cache
 	}{
-		"the Pod of the current attempt: kept":                   {at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodRunning), now: now},
-		"the Pod of the current attempt, not recorded yet: kept": {at: newAt(), pod: newPod(corev1.PodPending), now: now},
-		"done: kept": {at: done(), pod: newPod(corev1.PodSucceeded), now: now.Add(9 * time.Second), want: Decision{Delay: 500 * time.Millisecond}},
-		"done, kept for long enough: released": {
-			at: done(), pod: newPod(corev1.PodSucceeded), now: now.Add(held),
-			want: release(newPod(corev1.PodSucceeded)),
-		},
-		"done, in an hour by another clock: released": {
-			at: done(), pod: newPod(corev1.PodSucceeded), now: now.Add(-time.Hour),
-			want: release(newPod(corev1.PodSucceeded)),
-		},
-		"done, and being deleted: released": {
-			at: done(deletedAt), pod: newPod(corev1.PodSucceeded), now: now,
-			want: release(newPod(corev1.PodSucceeded)),
-		},
-		"done without a condition, which no controller writes: released": {
-			at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone})), pod: newPod(corev1.PodFailed), now: now,
-			want: release(newPod(corev1.PodFailed)),
-		},
-		"done, the Pod released already": {at: done(), pod: newPod(corev1.PodSucceeded, withReleased), now: now.Add(held)},
-		"done, the Pod's owner reference was removed: released": {
-			at: done(), pod: newPod(corev1.PodSucceeded, withoutOwner), now: now.Add(held),
-			want: release(newPod(corev1.PodSucceeded, withoutOwner)),
-		},
-		"being deleted while the Pod runs: released": {
-			at: newAt(withStatus(running(corev1.PodRunning)), deletedAt), pod: newPod(corev1.PodRunning), now: now,
-			want: release(newPod(corev1.PodRunning)),
-		},
-		"a failed attempt: kept": {
-			at: newAt(withStatus(*nextAttempt(1, now.Add(10*time.Second)))), pod: newPod(corev1.PodFailed), now: now.Add(9 * time.Second),
-			want: Decision{Delay: 500 * time.Millisecond},
-		},
-		"a failed attempt, kept for long enough: released": {
-			at: newAt(withStatus(*nextAttempt(1, now.Add(10*time.Second)))), pod: newPod(corev1.PodFailed), now: now.Add(held),
-			want: release(newPod(corev1.PodFailed)),
-		},
+		"the Pod of the current attempt: kept":                   {at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodRunning), now: now, want: "nothing"},
+		"the Pod of the current attempt, not recorded yet: kept": {at: newAt(), pod: newPod(corev1.PodPending), now: now, want: "nothing"},
+		"done: kept":                                                     {at: done(), pod: newPod(corev1.PodSucceeded), now: now.Add(9 * time.Second), want: "wait 500ms"},
+		"done, kept for long enough: released":                           {at: done(), pod: newPod(corev1.PodSucceeded), now: now.Add(held), want: "ReleasePod example-at-pod"},
+		"done, in an hour by another clock: released":                    {at: done(), pod: newPod(corev1.PodSucceeded), now: now.Add(-time.Hour), want: "ReleasePod example-at-pod"},
+		"done, and being deleted: released":                              {at: done(deletedAt), pod: newPod(corev1.PodSucceeded), now: now, want: "ReleasePod example-at-pod"},
+		"done without a condition, which no controller writes: released": {at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone})), pod: newPod(corev1.PodFailed), now: now, want: "ReleasePod example-at-pod"},
+		"done, the Pod released already":                                 {at: done(), pod: newPod(corev1.PodSucceeded, withReleased), now: now.Add(held), want: "nothing"},
+		"done, the Pod's owner reference was removed: released":          {at: done(), pod: newPod(corev1.PodSucceeded, withoutOwner), now: now.Add(held), want: "ReleasePod example-at-pod"},
+		"being deleted while the Pod runs: released":                     {at: newAt(withStatus(running(corev1.PodRunning)), deletedAt), pod: newPod(corev1.PodRunning), now: now, want: "ReleasePod example-at-pod"},
+		"a failed attempt: kept":                                         {at: newAt(withStatus(*nextAttempt(1, now.Add(10*time.Second)))), pod: newPod(corev1.PodFailed), now: now.Add(9 * time.Second), want: "wait 500ms"},
+		"a failed attempt, kept for long enough: released":               {at: newAt(withStatus(*nextAttempt(1, now.Add(10*time.Second)))), pod: newPod(corev1.PodFailed), now: now.Add(held), want: "ReleasePod example-at-pod"},
 		"a failed attempt, the next is far off: kept equally long": {
-			at:   newAt(withStatus(*nextAttempt(3, now.Add(40*time.Second)))),
-			pod:  newPod(corev1.PodFailed, func(pod *corev1.Pod) { pod.Name, pod.UID = "example-at-pod-2", "third" }),
-			now:  now.Add(9 * time.Second),
-			want: Decision{Delay: 500 * time.Millisecond},
+			at: newAt(withStatus(*nextAttempt(3, now.Add(40*time.Second)))), pod: newPod(corev1.PodFailed, func(pod *corev1.Pod) { pod.Name, pod.UID = "example-at-pod-2", "third" }), now: now.Add(9 * time.Second),
+			want: "wait 500ms",
 		},
-		"the attempt before the last: released": {
-			at: newAt(withStatus(*nextAttempt(3, now.Add(40*time.Second)))), pod: newPod(corev1.PodFailed), now: now,
-			want: release(newPod(corev1.PodFailed)),
-		},
-		"the next attempt runs: released": {
-			at: newAt(withStatus(*secondRunning(corev1.PodRunning))), pod: newPod(corev1.PodFailed), now: now,
-			want: release(newPod(corev1.PodFailed)),
-		},
-		"an At from a stale cache, the Pod of a later attempt: kept": {
-			at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodRunning, second), now: now,
-		},
+		"the attempt before the last: released":                      {at: newAt(withStatus(*nextAttempt(3, now.Add(40*time.Second)))), pod: newPod(corev1.PodFailed), now: now, want: "ReleasePod example-at-pod"},
+		"the next attempt runs: released":                            {at: newAt(withStatus(*secondRunning(corev1.PodRunning))), pod: newPod(corev1.PodFailed), now: now, want: "ReleasePod example-at-pod"},
+		"an At from a stale cache, the Pod of a later attempt: kept": {at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodRunning, second), now: now, want: "nothing"},
 		"done, and a second Pod has the name: deleted": {
 			at: done(), pod: newPod(corev1.PodRunning, withUID), now: now,
-			want: unexpected(newPod(corev1.PodRunning, withUID)),
+			want: "DeletePod example-at-pod unexpected; Warning UnexpectedPod: Pod example-at-pod was created a second time after its attempt had been counted: deleting it.",
 		},
 		"done, a second Pod has the name and has ended: also deleted": {
 			at: done(), pod: newPod(corev1.PodSucceeded, withUID), now: now,
-			want: unexpected(newPod(corev1.PodSucceeded, withUID)),
+			want: "DeletePod example-at-pod unexpected; Warning UnexpectedPod: Pod example-at-pod was created a second time after its attempt had been counted: deleting it.",
 		},
-		"done, a second Pod is being deleted: released in due time": {
-			at: done(), pod: newPod(corev1.PodRunning, withUID, deleted), now: now.Add(held),
-			want: release(newPod(corev1.PodRunning, withUID, deleted)),
-		},
+		"done, a second Pod is being deleted: released in due time": {at: done(), pod: newPod(corev1.PodRunning, withUID, deleted), now: now.Add(held), want: "ReleasePod example-at-pod"},
 		"done without a Pod, then one appears: deleted": {
 			at: newAt(withDone(v1alpha1.ConditionFailed, now)), pod: newPod(corev1.PodPending), now: now,
-			want: unexpected(newPod(corev1.PodPending)),
+			want: "DeletePod example-at-pod unexpected; Warning UnexpectedPod: Pod example-at-pod was created a second time after its attempt had been counted: deleting it.",
 		},
 		"a second Pod of a failed attempt: deleted": {
 			at: newAt(withStatus(*secondRunning(corev1.PodRunning))), pod: newPod(corev1.PodRunning, withUID), now: now,
-			want: unexpected(newPod(corev1.PodRunning, withUID)),
+			want: "DeletePod example-at-pod unexpected; Warning UnexpectedPod: Pod example-at-pod was created a second time after its attempt had been counted: deleting it.",
 		},
 		"done, a second Pod of the last attempt: deleted": {
 			at: doneFailed, pod: newPod(corev1.PodRunning, second, withUID), now: now,
-			want: unexpected(newPod(corev1.PodRunning, second, withUID)),
+			want: "DeletePod example-at-pod-1 unexpected; Warning UnexpectedPod: Pod example-at-pod-1 was created a second time after its attempt had been counted: deleting it.",
 		},
-		"done, the Pod was force-deleted and its node does not report its end: not unexpected": {
-			at: done(), pod: newPod(corev1.PodRunning, deletedByForce(now)), now: now.Add(held),
-			want: release(newPod(corev1.PodRunning, deletedByForce(now))),
-		},
-		"the At is gone: released, once confirmed": {
-			pod: newPod(corev1.PodRunning), now: now,
-			want: release(newPod(corev1.PodRunning)), needs: LiveAt,
-		},
-		"a Pod of an earlier At: released, once confirmed": {
-			at: newAt(), pod: newPod(corev1.PodRunning, ofEarlierAt), now: now,
-			want: release(newPod(corev1.PodRunning, ofEarlierAt)), needs: LiveAt,
-		},
-		"a Pod of an earlier At, released already": {at: newAt(), pod: newPod(corev1.PodRunning, ofEarlierAt, withReleased), now: now},
+		"done, the Pod was force-deleted and its node does not report its end: not unexpected": {at: done(), pod: newPod(corev1.PodRunning, deletedByForce(now)), now: now.Add(held), want: "ReleasePod example-at-pod"},
+		"the At is gone: released, once confirmed":                                             {pod: newPod(corev1.PodRunning), now: now, want: "ReleasePod example-at-pod; read At"},
+		"a Pod of an earlier At: released, once confirmed":                                     {at: newAt(), pod: newPod(corev1.PodRunning, ofEarlierAt), now: now, want: "ReleasePod example-at-pod; read At"},
+		"a Pod of an earlier At, released already":                                             {at: newAt(), pod: newPod(corev1.PodRunning, ofEarlierAt, withReleased), now: now, want: "nothing"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			world := World{At: tc.at, Pods: podsOf(tc.pod), Live: LiveAt, Now: tc.now}
-			if diff := cmp.Diff(tc.want, CleanUp(world, tc.pod), equate); diff != "" {
-				t.Errorf("CleanUp (-want +got):\n%s", diff)
+			world := World{At: tc.at, Pods: podsOf(tc.pod), Now: tc.now}
+			d := CleanUp(world, tc.pod)
+			if got := textOf(world, d); got != tc.want {
+				t.Errorf("got  %s\nwant %s", got, tc.want)
 			}
-			world.Live, tc.want.Needs = Cached, tc.needs
-			if diff := cmp.Diff(tc.want, CleanUp(world, tc.pod), equate); diff != "" {
-				t.Errorf("CleanUp on caches (-want +got):\n%s", diff)
+			world.Live, d.Needs = LiveAt, Cached
+			if diff := cmp.Diff(d, CleanUp(world, tc.pod), equate); diff != "" {
+				t.Errorf("-on caches +live:\n%s", diff)
 			}
 		})
 	}

@@ -78,27 +78,23 @@ func stoppedBecause(reason, message string, exitCode *int32) *v1alpha1.AtStatus 
 func TestDecideRestarts(t *testing.T) {
 	const first = "Attempt 1 of 3 failed, and the node restarts container command in Pod example-at-pod: The command ended with exit code 1. Message: mail"
 	running1 := running(corev1.PodRunning)
-	reported := func(message string) Decision {
-		return Decision{Status: ptr.To(running(corev1.PodRunning, restartingCondition(message))), Events: []Event{warning(v1alpha1.ReasonContainerRestarting, message)}}
-	}
 	at := func(limit int32) *v1alpha1.At { return newAt(withStatus(running1), withBackoffLimit(limit)) }
 	testDecide(t, map[string]decideCase{
 		"the command has failed and runs again: reported": {
-			at: at(2), pod: newPod(corev1.PodRunning, withContainers(restarted("command", 1, 1, "mail"))), want: reported(first),
+			at: at(2), pod: newPod(corev1.PodRunning, withContainers(restarted("command", 1, 1, "mail"))),
+			want: "Blocked ContainerRestarting: Attempt 1 of 3 failed, and the node restarts container command in Pod example-at-pod: The command ended with exit code 1. Message: mail; Warning ContainerRestarting",
 		},
 		"the command has failed and waits for its restart: reported": {
-			at: at(2), pod: newPod(corev1.PodRunning, withContainers(backingOff(restarted("command", 0, 1, "mail")))), want: reported(first),
+			at: at(2), pod: newPod(corev1.PodRunning, withContainers(backingOff(restarted("command", 0, 1, "mail")))),
+			want: "Blocked ContainerRestarting: Attempt 1 of 3 failed, and the node restarts container command in Pod example-at-pod: The command ended with exit code 1. Message: mail; Warning ContainerRestarting",
 		},
 		"reported already: not written again": {
-			at:   newAt(withStatus(running(corev1.PodRunning, restartingCondition(first))), withBackoffLimit(2)),
-			pod:  newPod(corev1.PodRunning, withContainers(restarted("command", 1, 1, "mail"))),
-			want: Decision{Delay: time.Minute},
+			at: newAt(withStatus(running(corev1.PodRunning, restartingCondition(first))), withBackoffLimit(2)), pod: newPod(corev1.PodRunning, withContainers(restarted("command", 1, 1, "mail"))),
+			want: "wait 1m0s",
 		},
 		"it fails again, with other words: the message is written, without an event": {
-			at:  newAt(withStatus(running(corev1.PodRunning, restartingCondition(first))), withBackoffLimit(3)),
-			pod: newPod(corev1.PodRunning, withContainers(restarted("command", 2, 3, ""))),
-			want: Decision{Status: ptr.To(running(corev1.PodRunning, restartingCondition(
-				"Attempt 2 of 4 failed, and the node restarts container command in Pod example-at-pod: The command ended with exit code 3.")))},
+			at: newAt(withStatus(running(corev1.PodRunning, restartingCondition(first))), withBackoffLimit(3)), pod: newPod(corev1.PodRunning, withContainers(restarted("command", 2, 3, ""))),
+			want: "Blocked ContainerRestarting: Attempt 2 of 4 failed, and the node restarts container command in Pod example-at-pod: The command ended with exit code 3.",
 		},
 		"two containers fail: their failures are added, the latest is reported": {
 			at: at(9), pod: newPod(corev1.PodRunning, withContainers(restarted("command", 2, 1, "mail"), func() corev1.ContainerStatus {
@@ -106,18 +102,15 @@ func TestDecideRestarts(t *testing.T) {
 				other.LastTerminationState.Terminated.FinishedAt = metav1.Time{Time: now}
 				return other
 			}())),
-			want: reported("Attempt 5 of 10 failed, and the node restarts container other in Pod example-at-pod: Container other ended with exit code 4. Message: later"),
+			want: "Blocked ContainerRestarting: Attempt 5 of 10 failed, and the node restarts container other in Pod example-at-pod: Container other ended with exit code 4. Message: later; Warning ContainerRestarting",
 		},
 		"earlier attempts count, too: stopped": {
 			at: newAt(withStatus(*secondRunning(corev1.PodRunning)), withBackoffLimit(1)), pod: newPod(corev1.PodRunning, second, withContainers(restarted("command", 1, 1, ""))),
-			want: Decision{Status: changed(*secondRunning(corev1.PodRunning), func(status *v1alpha1.AtStatus) {
-				status.Conditions = stoppedBecause(v1alpha1.ReasonCommandFailed, "Attempt 2 of 2 failed: The command ended with exit code 1.", nil).Conditions
-				status.ExitCode = ptr.To[int32](1)
-			})},
+			want: "ExitCode=1; FailureTarget CommandFailed: Attempt 2 of 2 failed: The command ended with exit code 1.",
 		},
 		"the command fails as often as allowed, and waits for its restart: stopped": {
 			at: at(2), pod: newPod(corev1.PodRunning, withContainers(backingOff(restarted("command", 2, 1, "mail")))),
-			want: Decision{Status: stoppedBecause(v1alpha1.ReasonCommandFailed, "Attempt 3 of 3 failed: The command ended with exit code 1. Message: mail", ptr.To[int32](1))},
+			want: "ExitCode=1; FailureTarget CommandFailed: Attempt 3 of 3 failed: The command ended with exit code 1. Message: mail",
 		},
 		"the command fails as often as allowed, and its node does not yet say that it restarts it: stopped": {
 			at: at(1), pod: newPod(corev1.PodRunning, withContainers(func() corev1.ContainerStatus {
@@ -125,17 +118,17 @@ func TestDecideRestarts(t *testing.T) {
 				status.State = exited("command", 2, "Error", "later").State
 				return status
 			}())),
-			want: Decision{Status: stoppedBecause(v1alpha1.ReasonCommandFailed, "Attempt 2 of 2 failed: The command ended with exit code 2. Message: later", ptr.To[int32](2))},
+			want: "ExitCode=2; FailureTarget CommandFailed: Attempt 2 of 2 failed: The command ended with exit code 2. Message: later",
 		},
 		"a container fails that its node does not restart: waited for": {
 			at: at(1), pod: newPod(corev1.PodRunning, withContainers(exited("command", 2, "Error", ""), corev1.ContainerStatus{Name: "other", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}), func(pod *corev1.Pod) {
 				pod.Status.ContainerStatuses[0].State.Terminated.FinishedAt = metav1.Time{Time: endTime}
 			}),
-			want: Decision{Delay: time.Minute},
+			want: "wait 1m0s",
 		},
 		"restarted although no retry is allowed, for example by a webhook: stopped": {
 			at: at(0), pod: newPod(corev1.PodRunning, withContainers(restarted("command", 1, 1, ""))),
-			want: Decision{Status: stoppedBecause(v1alpha1.ReasonCommandFailed, "The command ended with exit code 1.", ptr.To[int32](1))},
+			want: "ExitCode=1; FailureTarget CommandFailed: The command ended with exit code 1.",
 		},
 		"out of memory: stopped with that reason": {
 			at: at(0), pod: newPod(corev1.PodRunning, withContainers(func() corev1.ContainerStatus {
@@ -143,43 +136,33 @@ func TestDecideRestarts(t *testing.T) {
 				status.LastTerminationState.Terminated.Reason = v1alpha1.ReasonOOMKilled
 				return status
 			}())),
-			want: Decision{Status: stoppedBecause(v1alpha1.ReasonOOMKilled, "The command ended with exit code 137: it used more memory than its container's limit.", ptr.To[int32](137))},
+			want: "ExitCode=137; FailureTarget OOMKilled: The command ended with exit code 137: it used more memory than its container's limit.",
 		},
 		"an init container fails too often: stopped": {
 			at: at(1), pod: newPod(corev1.PodRunning, withInitContainers(backingOff(restarted("clone", 1, 128, "no such repository")))),
-			want: Decision{Status: stoppedBecause(v1alpha1.ReasonPodFailed, "Attempt 2 of 2 failed: Container clone ended with exit code 128. Message: no such repository", nil)},
+			want: "FailureTarget PodFailed: Attempt 2 of 2 failed: Container clone ended with exit code 128. Message: no such repository",
 		},
 		"its status was lost: stopped": {
 			at: at(0), pod: newPod(corev1.PodRunning, withContainers(corev1.ContainerStatus{Name: "command", RestartCount: 1})),
-			want: Decision{Status: stoppedBecause(v1alpha1.ReasonCommandFailed, "The command ended with an unknown exit code.", nil)},
+			want: "FailureTarget CommandFailed: The command ended with an unknown exit code.",
 		},
 		"restarted while there was no controller: stopped, with the number": {
 			at: at(1), pod: newPod(corev1.PodRunning, withContainers(restarted("command", 7, 1, ""))),
-			want: Decision{Status: stoppedBecause(v1alpha1.ReasonCommandFailed, "7 attempts failed: The command ended with exit code 1.", ptr.To[int32](1))},
+			want: "ExitCode=1; FailureTarget CommandFailed: 7 attempts failed: The command ended with exit code 1.",
 		},
-		"an init container succeeds again, because all containers are restarted: no failure": {
-			at: at(1), pod: newPod(corev1.PodRunning, withInitContainers(restarted("clone", 3, 0, ""))), want: Decision{Delay: time.Minute},
-		},
-		"a sidecar is restarted: no failure": {
-			at: at(0), pod: newPod(corev1.PodRunning, withSidecar(5)), want: Decision{Delay: time.Minute},
-		},
+		"an init container succeeds again, because all containers are restarted: no failure": {at: at(1), pod: newPod(corev1.PodRunning, withInitContainers(restarted("clone", 3, 0, ""))), want: "wait 1m0s"},
+		"a sidecar is restarted: no failure":                                                 {at: at(0), pod: newPod(corev1.PodRunning, withSidecar(5)), want: "wait 1m0s"},
 		"being stopped: deleted": {
-			at:   newAt(withStatus(*stoppedBecause(v1alpha1.ReasonCommandFailed, "words", ptr.To[int32](1)))),
-			pod:  newPod(corev1.PodRunning, withContainers(restarted("command", 1, 1, ""))),
-			want: Decision{Action: DeletePod{Pod: newPod(corev1.PodRunning, withContainers(restarted("command", 1, 1, "")))}, Delay: time.Minute},
+			at: newAt(withStatus(*stoppedBecause(v1alpha1.ReasonCommandFailed, "words", ptr.To[int32](1)))), pod: newPod(corev1.PodRunning, withContainers(restarted("command", 1, 1, ""))),
+			want: "DeletePod example-at-pod; wait 1m0s",
 		},
 		"stopped while it ran again: ends with the failure, not with the signal": {
-			at: newAt(withStatus(*stoppedBecause(v1alpha1.ReasonCommandFailed, "words", ptr.To[int32](1)))),
-			pod: newPod(corev1.PodFailed, deleted, withContainers(func() corev1.ContainerStatus {
+			at: newAt(withStatus(*stoppedBecause(v1alpha1.ReasonCommandFailed, "words", ptr.To[int32](1)))), pod: newPod(corev1.PodFailed, deleted, withContainers(func() corev1.ContainerStatus {
 				status := restarted("command", 1, 1, "mail")
 				status.State = exited("command", 137, "Error", "").State
 				return status
 			}())),
-			want: failed(*changed(*stoppedBecause(v1alpha1.ReasonCommandFailed, "words", ptr.To[int32](1)), func(status *v1alpha1.AtStatus) {
-				status.Pod.Phase = corev1.PodFailed
-			}), v1alpha1.ReasonCommandFailed, "words", attempts(1), func(status *v1alpha1.AtStatus) {
-				status.Message, status.CompletionTime = "mail", &metav1.Time{Time: endTime}
-			}),
+			want: "Phase=DONE; CompletionTime=10:12:03; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:04; Failed CommandFailed: words; says CommandFailed: mail; Warning CommandFailed",
 		},
 		"succeeds in the end": {
 			at: at(2), pod: newPod(corev1.PodSucceeded, withContainers(func() corev1.ContainerStatus {
@@ -187,9 +170,7 @@ func TestDecideRestarts(t *testing.T) {
 				status.State = finished(endTime, 0).State
 				return status
 			}())),
-			want: complete(func(status *v1alpha1.AtStatus) {
-				status.ExitCode, status.CompletionTime = ptr.To[int32](0), &metav1.Time{Time: endTime}
-			}),
+			want: "Phase=DONE; ExitCode=0; CompletionTime=10:12:03; Pod.Phase=Succeeded; Complete Completed: The command ended with exit code 0.; Normal Completed",
 		},
 		"its Pod fails after a restart: that restart was a retry": {
 			at: at(1), pod: newPod(corev1.PodFailed, withContainers(func() corev1.ContainerStatus {
@@ -197,16 +178,11 @@ func TestDecideRestarts(t *testing.T) {
 				status.State = finished(endTime, 2).State
 				return status
 			}())),
-			want: failed(running(corev1.PodFailed), v1alpha1.ReasonCommandFailed, "The command ended with exit code 2.", attempts(1), func(status *v1alpha1.AtStatus) {
-				status.ExitCode, status.CompletionTime = ptr.To[int32](2), &metav1.Time{Time: endTime}
-			}),
+			want: "Phase=DONE; ExitCode=2; CompletionTime=10:12:03; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:04; Failed CommandFailed: The command ended with exit code 2.; Warning CommandFailed",
 		},
 		"success, although a process used too much memory: said": {
 			at: newAt(withStatus(running1)), pod: newPod(corev1.PodSucceeded, withContainers(exited("command", 0, v1alpha1.ReasonOOMKilled, ""))),
-			want: ends(running(corev1.PodSucceeded), v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted,
-				completedMessage+" "+memoryMessage, func(status *v1alpha1.AtStatus) {
-					status.ExitCode, status.Message = ptr.To[int32](0), memoryMessage
-				}),
+			want: "Phase=DONE; ExitCode=0; CompletionTime=10:12:04; Pod.Phase=Succeeded; Complete Completed: The command ended with exit code 0. A process in its container was killed: it used more memory than the container's limit.; says Completed: A process in its container was killed: it used more memory than the container's limit.; Normal Completed",
 		},
 	})
 }
@@ -223,19 +199,14 @@ func TestDecideSidecar(t *testing.T) {
 	status := running(corev1.PodRunning)
 	late := endTime.Add(Grace)
 	testDecide(t, map[string]decideCase{
-		"the command has ended a moment ago: waited for": {
-			at: newAt(withStatus(status)), pod: newPod(corev1.PodRunning, command), now: late.Add(-1), want: Decision{Delay: time.Minute},
-		},
+		"the command has ended a moment ago: waited for": {at: newAt(withStatus(status)), pod: newPod(corev1.PodRunning, command), now: late.Add(-1), want: "wait 1m0s"},
 		"the command has ended a minute ago: reported": {
 			at: newAt(withStatus(status)), pod: newPod(corev1.PodRunning, command), now: late,
-			want: Decision{
-				Status: ptr.To(running(corev1.PodRunning, blocked(late, v1alpha1.ReasonSidecarRunning, message))),
-				Events: []Event{warning(v1alpha1.ReasonSidecarRunning, message)},
-			},
+			want: "Blocked SidecarRunning: The command ended with exit code 3, but container proxy still runs, so Pod example-at-pod does not end. A container in initContainers with restartPolicy Always is stopped when the command ends. Message: no such host; Warning SidecarRunning",
 		},
 		"the Pod is being deleted: no longer reported": {
 			at: newAt(withStatus(running(corev1.PodRunning, blocked(earlier, v1alpha1.ReasonSidecarRunning, message)))), pod: newPod(corev1.PodRunning, command, deleted), now: late,
-			want: Decision{Status: &status},
+			want: "no Blocked",
 		},
 	})
 }
@@ -280,20 +251,8 @@ func TestDecideNotStarted(t *testing.T) {
 	ran := lost
 	ran.ContainerID = "containerd://1"
 	waits := corev1.ContainerStatus{Name: "command", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}}}
-	again := func(start *metav1.Time, message string) Decision {
-		next := now.Add(minAttemptBackoff).Truncate(time.Second)
-		message = "Pod example-at-pod did not start, the next is due at " + next.Format(time.RFC3339) + ": " + message
-		status := running(corev1.PodFailed, blocked(now, v1alpha1.ReasonPodNotStarted, message))
-		status.Pod.StartTime = start
-		status.NotStarted, status.LastFailureTime, status.NextAttemptTime = 1, &metav1.Time{Time: now}, &metav1.Time{Time: next}
-		return Decision{Status: &status, Events: []Event{warning(v1alpha1.ReasonPodNotStarted, message)}}
-	}
 	const outOfCPU = "Pod example-at-pod failed: OutOfcpu: Pod was rejected: Node didn't have enough resource: cpu"
 	pending := running(corev1.PodPending)
-	refusedStatus := changed(running(corev1.PodFailed), func(status *v1alpha1.AtStatus) { status.Pod.StartTime = &metav1.Time{Time: due} })
-	evicted := func(message string) Decision {
-		return failed(running(corev1.PodFailed), v1alpha1.ReasonEvicted, message, attempts(1))
-	}
 	const evictedMessage = "Pod example-at-pod was evicted: PreemptionByScheduler"
 	at := func(mutate ...func(*v1alpha1.At)) *v1alpha1.At {
 		return newAt(slices.Concat([]func(*v1alpha1.At){withStatus(pending)}, mutate)...)
@@ -301,57 +260,58 @@ func TestDecideNotStarted(t *testing.T) {
 	testDecide(t, map[string]decideCase{
 		"its node refused it: created again, although there are no retries": {
 			at: at(), pod: newPod(corev1.PodFailed, refused),
-			want: again(&metav1.Time{Time: due}, outOfCPU),
+			want: "Pod.Phase=Failed; Pod.StartTime=10:12:00; NotStarted=1; LastFailureTime=10:12:04; NextAttemptTime=10:12:14; Blocked PodNotStarted: Pod example-at-pod did not start, the next is due at 2026-12-24T10:12:14Z: Pod example-at-pod failed: OutOfcpu: Pod was rejected: Node didn't have enough resource: cpu; Warning PodNotStarted",
 		},
 		"its node refused it after a restart, when it may have run: failed": {
 			at: at(), pod: newPod(corev1.PodFailed, refusedLater),
-			want: failed(*refusedStatus, v1alpha1.ReasonPodFailed, outOfCPU, attempts(1)),
+			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Failed; Pod.StartTime=10:12:00; Failed=1; LastFailureTime=10:12:04; Failed PodFailed: Pod example-at-pod failed: OutOfcpu: Pod was rejected: Node didn't have enough resource: cpu; Warning PodFailed",
 		},
 		"its node refused it, but it was seen running: failed": {
 			at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodFailed, refused),
-			want: failed(*refusedStatus, v1alpha1.ReasonPodFailed, outOfCPU, attempts(1)),
+			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Failed; Pod.StartTime=10:12:00; Failed=1; LastFailureTime=10:12:04; Failed PodFailed: Pod example-at-pod failed: OutOfcpu: Pod was rejected: Node didn't have enough resource: cpu; Warning PodFailed",
 		},
 		"its node was out of contact before it was evicted: failed": {
 			at: at(), pod: newPod(corev1.PodFailed, disrupted("DeletionByTaintManager", lost)),
-			want: evicted("Pod example-at-pod was evicted: DeletionByTaintManager"),
+			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:04; Failed Evicted: Pod example-at-pod was evicted: DeletionByTaintManager; Warning Evicted",
 		},
 		"it was preempted before it started: created again": {
-			at: at(), pod: newPod(corev1.PodFailed, preempted(lost)), want: again(nil, evictedMessage),
+			at: at(), pod: newPod(corev1.PodFailed, preempted(lost)),
+			want: "Pod.Phase=Failed; NotStarted=1; LastFailureTime=10:12:04; NextAttemptTime=10:12:14; Blocked PodNotStarted: Pod example-at-pod did not start, the next is due at 2026-12-24T10:12:14Z: Pod example-at-pod was evicted: PreemptionByScheduler; Warning PodNotStarted",
 		},
 		"it was preempted, and its container had an ID: failed": {
-			at: at(), pod: newPod(corev1.PodFailed, preempted(ran)), want: evicted(evictedMessage),
+			at: at(), pod: newPod(corev1.PodFailed, preempted(ran)),
+			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:04; Failed Evicted: Pod example-at-pod was evicted: PreemptionByScheduler; Warning Evicted",
 		},
 		"it was preempted, and its node has not written the end: failed": {
-			at: at(), pod: newPod(corev1.PodFailed, preempted(waits)), want: evicted(evictedMessage),
+			at: at(), pod: newPod(corev1.PodFailed, preempted(waits)),
+			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:04; Failed Evicted: Pod example-at-pod was evicted: PreemptionByScheduler; Warning Evicted",
 		},
 		"it was evicted while an init container ran: failed": {
 			at: at(), pod: newPod(corev1.PodFailed, preempted(waits), withInitContainers(exited("clone", 143, "Error", ""))),
-			want: evicted(evictedMessage),
+			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:04; Failed Evicted: Pod example-at-pod was evicted: PreemptionByScheduler; Warning Evicted",
 		},
 		"a user deleted it before it started: failed": {
 			at: at(), pod: newPod(corev1.PodFailed, deleted, withContainers(lost)),
-			want: failed(running(corev1.PodFailed), v1alpha1.ReasonPodDeleted, "Pod example-at-pod was deleted before it ended.", attempts(1)),
+			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:04; Failed PodDeleted: Pod example-at-pod was deleted before it ended.; Warning PodDeleted",
 		},
 		"it was refused beyond the active deadline: failed": {
 			at: at(withActiveDeadline(10)), pod: newPod(corev1.PodFailed, refused),
-			want: failed(*refusedStatus, v1alpha1.ReasonPodFailed, outOfCPU, attempts(1)),
+			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Failed; Pod.StartTime=10:12:00; Failed=1; LastFailureTime=10:12:04; Failed PodFailed: Pod example-at-pod failed: OutOfcpu: Pod was rejected: Node didn't have enough resource: cpu; Warning PodFailed",
 		},
 		"it was refused, and the next would be too late for the starting deadline: failed": {
 			at: at(withStartingDeadline(10)), pod: newPod(corev1.PodFailed, refused),
-			want: failed(*refusedStatus, v1alpha1.ReasonPodFailed, outOfCPU, attempts(1)),
+			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Failed; Pod.StartTime=10:12:00; Failed=1; LastFailureTime=10:12:04; Failed PodFailed: Pod example-at-pod failed: OutOfcpu: Pod was rejected: Node didn't have enough resource: cpu; Warning PodFailed",
 		},
 		"the next is awaited: what kept the last one from starting stays": {
 			at: newAt(withStatus(*changed(*notStarted(now.Add(time.Second)), func(status *v1alpha1.AtStatus) {
 				status.Conditions = []metav1.Condition{blocked(earlier, v1alpha1.ReasonPodNotStarted, "words")}
 			}))),
-			want: Decision{Delay: time.Second},
+			want: "wait 1s",
 		},
-		"the next is due: created under another name": {
-			at: newAt(withStatus(*notStarted(now))), want: creates(now),
-		},
+		"the next is due: created under another name": {at: newAt(withStatus(*notStarted(now))), want: "CreatePod due 10:12:04; wait 1m0s; read At"},
 		"the next would be too late for the starting deadline: failed": {
-			at: newAt(withStatus(*notStarted(now.Add(time.Hour))), withStartingDeadline(3)), now: due.Add(4 * time.Second), needs: LiveAll,
-			want: failed(*changed(*notStarted(time.Time{}), func(status *v1alpha1.AtStatus) { status.NextAttemptTime = nil }), v1alpha1.ReasonStartingDeadlineExceeded, tooLateMessage),
+			at: newAt(withStatus(*notStarted(now.Add(time.Hour))), withStartingDeadline(3)), now: due.Add(4 * time.Second),
+			want: "Phase=DONE; CompletionTime=10:12:04; no NextAttemptTime; Failed StartingDeadlineExceeded: It did not run: it could not start within spec.startingDeadlineSeconds (3) of the scheduled time.; Warning StartingDeadlineExceeded; read all",
 		},
 	})
 	if got := PodName(newAt(withStatus(*notStarted(now)))); got != "example-at-pod-1" {

@@ -18,15 +18,10 @@ package plan
 
 import (
 	"math"
-	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
-
-	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
 // TestDecideEnded covers Ats whose Pod has ended.
@@ -34,91 +29,73 @@ func TestDecideEnded(t *testing.T) {
 	testDecide(t, map[string]decideCase{
 		"success": {
 			at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodSucceeded, terminated(0, "written to the termination log")),
-			want: complete(func(status *v1alpha1.AtStatus) {
-				status.ExitCode, status.Message = ptr.To[int32](0), "written to the termination log"
-				status.CompletionTime = &metav1.Time{Time: endTime}
-			}),
+			want: "Phase=DONE; ExitCode=0; CompletionTime=10:12:03; Pod.Phase=Succeeded; Complete Completed: The command ended with exit code 0.; says Completed: written to the termination log; Normal Completed",
 		},
-		"success, never seen before": {at: newAt(), pod: newPod(corev1.PodSucceeded), want: withCreation(complete())},
+		"success, never seen before": {
+			at: newAt(), pod: newPod(corev1.PodSucceeded),
+			want: "Phase=DONE; ScheduledTime=10:12:00; StartTime=10:12:00.01; CompletionTime=10:12:04; Pod.Name=example-at-pod; Pod.UID=pod-uid; Pod.AtGeneration=2; Pod.Phase=Succeeded; Pod.NodeName=node; Complete Completed: The command ended with exit code 0.; Normal SuccessfulCreate: Created Pod example-at-pod; Normal Completed",
+		},
 		"failure with a message": {
 			at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodFailed, terminated(3, "no such host")),
-			want: failed(running(corev1.PodFailed), v1alpha1.ReasonCommandFailed, "The command ended with exit code 3.", func(status *v1alpha1.AtStatus) {
-				status.Failed, status.ExitCode, status.Message = 1, ptr.To[int32](3), "no such host"
-				status.CompletionTime = &metav1.Time{Time: endTime}
-			}),
+			want: "Phase=DONE; ExitCode=3; CompletionTime=10:12:03; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:04; Failed CommandFailed: The command ended with exit code 3.; says CommandFailed: no such host; Warning CommandFailed",
 		},
 		"failure without a message": {
 			at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodFailed, terminated(1, "")),
-			want: failed(running(corev1.PodFailed), v1alpha1.ReasonCommandFailed, "The command ended with exit code 1.", func(status *v1alpha1.AtStatus) {
-				status.Failed, status.ExitCode = 1, ptr.To[int32](1)
-				status.CompletionTime = &metav1.Time{Time: endTime}
-			}),
+			want: "Phase=DONE; ExitCode=1; CompletionTime=10:12:03; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:04; Failed CommandFailed: The command ended with exit code 1.; Warning CommandFailed",
 		},
 		"failure of the Pod, not of the command": {
 			at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodFailed),
-			want: failed(running(corev1.PodFailed), v1alpha1.ReasonPodFailed, "Pod example-at-pod failed", attempts(1)),
+			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:04; Failed PodFailed: Pod example-at-pod failed; Warning PodFailed",
 		},
 		"failure of another container, with a message that could pass for a log line": {
-			at: newAt(withStatus(running(corev1.PodRunning))),
-			pod: newPod(corev1.PodFailed, func(pod *corev1.Pod) {
+			at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodFailed, func(pod *corev1.Pod) {
 				pod.Status.ContainerStatuses = []corev1.ContainerStatus{exited("other", 1, "", "\x1b[2Jgone\nI1224 10:12:00.000000 all is well\n")}
 			}),
-			want: failed(running(corev1.PodFailed), v1alpha1.ReasonPodFailed,
-				"Pod example-at-pod failed: container other ended with exit code 1:  [2Jgone I1224 10:12:00.000000 all is well", attempts(1)),
+			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:04; Failed PodFailed: Pod example-at-pod failed: container other ended with exit code 1:  [2Jgone I1224 10:12:00.000000 all is well; Warning PodFailed",
 		},
 		"the next attempt succeeds": {
 			at: newAt(withStatus(*secondRunning(corev1.PodRunning)), withBackoffLimit(2)), pod: newPod(corev1.PodSucceeded, second),
-			want: ends(*secondRunning(corev1.PodSucceeded), v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, completedMessage),
+			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Succeeded; Complete Completed: The command ended with exit code 0.; Normal Completed",
 		},
 		"the last attempt fails": {
 			at: newAt(withStatus(*secondRunning(corev1.PodRunning)), withBackoffLimit(1)), pod: newPod(corev1.PodFailed, second),
-			want: failed(*secondRunning(corev1.PodFailed), v1alpha1.ReasonPodFailed, "Pod example-at-pod-1 failed", attempts(2)),
+			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Failed; Failed=2; LastFailureTime=10:12:04; Failed PodFailed: Pod example-at-pod-1 failed; Warning PodFailed",
 		},
 		"being stopped, and failed because of it": {
-			at:  newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10), withBackoffLimit(5)),
-			pod: newPod(corev1.PodFailed, deleted, terminated(137, "")),
-			want: failed(running(corev1.PodFailed, stopping), v1alpha1.ReasonDeadlineExceeded, deadlineMessage, func(status *v1alpha1.AtStatus) {
-				status.Failed, status.ExitCode, status.CompletionTime = 1, ptr.To[int32](137), &metav1.Time{Time: endTime}
-			}),
+			at: newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10), withBackoffLimit(5)), pod: newPod(corev1.PodFailed, deleted, terminated(137, "")),
+			want: "Phase=DONE; ExitCode=137; CompletionTime=10:12:03; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:04; Failed DeadlineExceeded: The run took longer than spec.activeDeadlineSeconds (10).; Warning DeadlineExceeded",
 		},
 		"being stopped, and succeeded; the limit has changed since": {
-			at:  newAt(withStatus(running(corev1.PodRunning, stopping))),
-			pod: newPod(corev1.PodSucceeded, deleted, terminated(0, "")),
-			want: failed(running(corev1.PodSucceeded, stopping), v1alpha1.ReasonDeadlineExceeded, deadlineMessage, func(status *v1alpha1.AtStatus) {
-				status.Failed, status.ExitCode, status.CompletionTime = 1, ptr.To[int32](0), &metav1.Time{Time: endTime}
-			}),
+			at: newAt(withStatus(running(corev1.PodRunning, stopping))), pod: newPod(corev1.PodSucceeded, deleted, terminated(0, "")),
+			want: "Phase=DONE; ExitCode=0; CompletionTime=10:12:03; Pod.Phase=Succeeded; Failed=1; LastFailureTime=10:12:04; Failed DeadlineExceeded: The run took longer than spec.activeDeadlineSeconds (10).; Warning DeadlineExceeded",
 		},
 		"about to be stopped, but succeeded first": {
-			at:  newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10)),
-			pod: newPod(corev1.PodSucceeded), want: complete(),
+			at: newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10)), pod: newPod(corev1.PodSucceeded),
+			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Succeeded; Complete Completed: The command ended with exit code 0.; no FailureTarget; Normal Completed",
 		},
 		"about to be stopped, but failed first: no further attempt": {
-			at:   newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10), withBackoffLimit(5)),
-			pod:  newPod(corev1.PodFailed),
-			want: failed(running(corev1.PodFailed), v1alpha1.ReasonPodFailed, "Pod example-at-pod failed", attempts(1)),
+			at: newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10), withBackoffLimit(5)), pod: newPod(corev1.PodFailed),
+			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:04; Failed PodFailed: Pod example-at-pod failed; no FailureTarget; Warning PodFailed",
 		},
 		"deleted by a user before the active deadline, ended after it": {
-			at:   newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(2)),
-			pod:  newPod(corev1.PodFailed, deleted),
-			want: failed(running(corev1.PodFailed), v1alpha1.ReasonPodDeleted, "Pod example-at-pod was deleted before it ended.", attempts(1)),
+			at: newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(2)), pod: newPod(corev1.PodFailed, deleted),
+			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:04; Failed PodDeleted: Pod example-at-pod was deleted before it ended.; Warning PodDeleted",
 		},
 		"ended before the active deadline, seen after it": {
-			at:  newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(1)),
-			pod: newPod(corev1.PodSucceeded), want: complete(),
+			at: newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(1)), pod: newPod(corev1.PodSucceeded),
+			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Succeeded; Complete Completed: The command ended with exit code 0.; Normal Completed",
 		},
 		"the end, with a time to live: checked again": {
 			at: newAt(withStatus(running(corev1.PodRunning)), withTTL(60)), pod: newPod(corev1.PodSucceeded),
-			want: complete(),
+			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Succeeded; Complete Completed: The command ended with exit code 0.; Normal Completed",
 		},
 		"the Pod is force-deleted, and its node has reported: counted": {
-			at:   newAt(withStatus(running(corev1.PodRunning))),
-			pod:  newPod(corev1.PodSucceeded, deletedByForce(earlier)),
-			want: complete(),
+			at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodSucceeded, deletedByForce(earlier)),
+			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Succeeded; Complete Completed: The command ended with exit code 0.; Normal Completed",
 		},
 		"the Pod is deleted before it has a node: it has ended": {
-			at:   newAt(withStatus(running(corev1.PodPending))),
-			pod:  newPod(corev1.PodPending, deleted, func(pod *corev1.Pod) { pod.Spec.NodeName = "" }),
-			want: failed(running(corev1.PodPending), v1alpha1.ReasonPodDeleted, "Pod example-at-pod was deleted before it had a node: the command did not run.", attempts(1)),
+			at: newAt(withStatus(running(corev1.PodPending))), pod: newPod(corev1.PodPending, deleted, func(pod *corev1.Pod) { pod.Spec.NodeName = "" }),
+			want: "Phase=DONE; CompletionTime=10:12:04; Failed=1; LastFailureTime=10:12:04; Failed PodDeleted: Pod example-at-pod was deleted before it had a node: the command did not run.; Warning PodDeleted",
 		},
 	})
 }
@@ -128,46 +105,27 @@ func TestDecideFailedAttempt(t *testing.T) {
 	testDecide(t, map[string]decideCase{
 		"a failed attempt, another allowed: announced": {
 			at: newAt(withStatus(running(corev1.PodRunning)), withBackoffLimit(2)), pod: newPod(corev1.PodFailed, terminated(1, "no such host")),
-			want: Decision{
-				Status: announced(nextAttempt(1, now.Add(10*time.Second)), announcement+" Message: no such host"),
-				Events: []Event{warning(v1alpha1.ReasonCommandFailed, announcement)},
-			},
+			want: "ExitCode=1; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:04; NextAttemptTime=10:12:14; says BackOff: Attempt 1 of 3 failed, the next is due at 2026-12-24T10:12:14Z: The command ended with exit code 1. Message: no such host; Warning CommandFailed: Attempt 1 of 3 failed, the next is due at 2026-12-24T10:12:14Z: The command ended with exit code 1.",
 		},
 		"a failed attempt, never seen before, at a fraction of a second": {
 			at: newAt(withBackoffLimit(2)), pod: newPod(corev1.PodFailed, terminated(1, "no such host")), now: now.Add(1),
-			want: Decision{
-				Status: announced(nextAttempt(1, now.Add(11*time.Second)), strings.ReplaceAll(announcement, ":14Z", ":15Z")+" Message: no such host", func(status *v1alpha1.AtStatus) { status.LastFailureTime.Time = now.Add(1) }),
-				Events: []Event{createdEvent, warning(v1alpha1.ReasonCommandFailed, "Attempt 1 of 3 failed, the next is due at 2026-12-24T10:12:15Z: The command ended with exit code 1.")},
-			},
+			want: "Phase=RUNNING; ExitCode=1; ScheduledTime=10:12:00; StartTime=10:12:00.01; Pod.Name=example-at-pod; Pod.UID=pod-uid; Pod.AtGeneration=2; Pod.Phase=Failed; Pod.NodeName=node; Failed=1; LastFailureTime=10:12:04.000000001; NextAttemptTime=10:12:15; says BackOff: Attempt 1 of 3 failed, the next is due at 2026-12-24T10:12:15Z: The command ended with exit code 1. Message: no such host; Normal SuccessfulCreate: Created Pod example-at-pod; Warning CommandFailed: Attempt 1 of 3 failed, the next is due at 2026-12-24T10:12:15Z: The command ended with exit code 1.",
 		},
 		"a failed attempt, very many others allowed": {
 			at: newAt(withStatus(running(corev1.PodRunning)), withBackoffLimit(math.MaxInt32)), pod: newPod(corev1.PodFailed, terminated(1, "no such host")),
-			want: Decision{
-				Status: announced(nextAttempt(1, now.Add(10*time.Second)), strings.ReplaceAll(announcement, "of 3", "of 2147483648")+" Message: no such host"),
-				Events: []Event{warning(v1alpha1.ReasonCommandFailed, "Attempt 1 of 2147483648 failed, the next is due at 2026-12-24T10:12:14Z: The command ended with exit code 1.")},
-			},
+			want: "ExitCode=1; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:04; NextAttemptTime=10:12:14; says BackOff: Attempt 1 of 2147483648 failed, the next is due at 2026-12-24T10:12:14Z: The command ended with exit code 1. Message: no such host; Warning CommandFailed: Attempt 1 of 2147483648 failed, the next is due at 2026-12-24T10:12:14Z: The command ended with exit code 1.",
 		},
 		"a failed attempt, evicted, another allowed": {
-			at:  newAt(withStatus(running(corev1.PodRunning)), withBackoffLimit(1)),
-			pod: newPod(corev1.PodFailed, deleted, terminated(1, "no such host"), func(pod *corev1.Pod) { pod.Status.Reason = "Evicted" }),
-			want: Decision{
-				Status: announced(nextAttempt(1, now.Add(10*time.Second)), "Attempt 1 of 2 failed, the next is due at 2026-12-24T10:12:14Z: Pod example-at-pod was evicted Message: no such host"),
-				Events: []Event{warning(v1alpha1.ReasonEvicted, "Attempt 1 of 2 failed, the next is due at 2026-12-24T10:12:14Z: Pod example-at-pod was evicted")},
-			},
+			at: newAt(withStatus(running(corev1.PodRunning)), withBackoffLimit(1)), pod: newPod(corev1.PodFailed, deleted, terminated(1, "no such host"), func(pod *corev1.Pod) { pod.Status.Reason = "Evicted" }),
+			want: "ExitCode=1; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:04; NextAttemptTime=10:12:14; says BackOff: Attempt 1 of 2 failed, the next is due at 2026-12-24T10:12:14Z: Pod example-at-pod was evicted Message: no such host; Warning Evicted: Attempt 1 of 2 failed, the next is due at 2026-12-24T10:12:14Z: Pod example-at-pod was evicted",
 		},
 		"a failed attempt, another allowed, but not before the active deadline": {
 			at: newAt(withStatus(running(corev1.PodRunning)), withBackoffLimit(2), withActiveDeadline(13)), pod: newPod(corev1.PodFailed), now: created.Add(3 * time.Second),
-			want: failed(running(corev1.PodFailed), v1alpha1.ReasonPodFailed, "Pod example-at-pod failed", attempts(1), func(status *v1alpha1.AtStatus) {
-				status.CompletionTime.Time, status.Conditions[0].LastTransitionTime.Time = created.Add(3*time.Second), created.Add(3*time.Second)
-			}),
+			want: "Phase=DONE; CompletionTime=10:12:03.01; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:03.01; Failed PodFailed: Pod example-at-pod failed; Warning PodFailed",
 		},
 		"a failed attempt, its earlier blocker no longer matters": {
-			at:  newAt(withStatus(running(corev1.PodPending, imagePullFailed(earlier, ""))), withBackoffLimit(2)),
-			pod: newPod(corev1.PodFailed, terminated(1, "no such host")),
-			want: Decision{
-				Status: changed(*announced(nextAttempt(1, now.Add(10*time.Second)), announcement+" Message: no such host"), func(status *v1alpha1.AtStatus) { status.Conditions = []metav1.Condition{} }),
-				Events: []Event{warning(v1alpha1.ReasonCommandFailed, announcement)},
-			},
+			at: newAt(withStatus(running(corev1.PodPending, imagePullFailed(earlier, ""))), withBackoffLimit(2)), pod: newPod(corev1.PodFailed, terminated(1, "no such host")),
+			want: "ExitCode=1; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:04; NextAttemptTime=10:12:14; no Blocked; says BackOff: Attempt 1 of 3 failed, the next is due at 2026-12-24T10:12:14Z: The command ended with exit code 1. Message: no such host; Warning CommandFailed: Attempt 1 of 3 failed, the next is due at 2026-12-24T10:12:14Z: The command ended with exit code 1.",
 		},
 	})
 }
@@ -177,57 +135,49 @@ func TestDecideLost(t *testing.T) {
 	testDecide(t, map[string]decideCase{
 		"the Pod is gone: never run again": {
 			at:   newAt(withStatus(running(corev1.PodRunning)), withBackoffLimit(5)),
-			want: failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost, lostMessage, attempts(1)), needs: LiveAll,
+			want: "Phase=DONE; CompletionTime=10:12:04; Failed=1; LastFailureTime=10:12:04; Failed PodLost: Pod example-at-pod was deleted before the controller saw how it ended; the command will not run again.; Warning PodLost; read all",
 		},
 		"the Pod is gone, and an unrelated Pod has its name": {
-			at:   newAt(withStatus(running(corev1.PodRunning))),
-			pod:  newPod(corev1.PodSucceeded, ownedBy(), func(pod *corev1.Pod) { pod.UID = "stranger" }),
-			want: failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost, lostMessage, attempts(1)), needs: LiveAll,
+			at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodSucceeded, ownedBy(), func(pod *corev1.Pod) { pod.UID = "stranger" }),
+			want: "Phase=DONE; CompletionTime=10:12:04; Failed=1; LastFailureTime=10:12:04; Failed PodLost: Pod example-at-pod was deleted before the controller saw how it ended; the command will not run again.; Warning PodLost; read all",
 		},
 		"the Pod is gone, and another Pod claims to belong to this At": {
-			at:   newAt(withStatus(running(corev1.PodRunning))),
-			pod:  newPod(corev1.PodSucceeded, func(pod *corev1.Pod) { pod.UID = "second" }),
-			want: failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost, lostMessage, attempts(1)), needs: LiveAll,
+			at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodSucceeded, func(pod *corev1.Pod) { pod.UID = "second" }),
+			want: "Phase=DONE; CompletionTime=10:12:04; Failed=1; LastFailureTime=10:12:04; Failed PodLost: Pod example-at-pod was deleted before the controller saw how it ended; the command will not run again.; Warning PodLost; read all",
 		},
 		"the Pod of the next attempt is gone": {
 			at:   newAt(withStatus(*secondRunning(corev1.PodRunning)), withBackoffLimit(2)),
-			want: failed(*secondRunning(corev1.PodRunning), v1alpha1.ReasonPodLost, strings.ReplaceAll(lostMessage, "-pod", "-pod-1"), attempts(2)), needs: LiveAll,
+			want: "Phase=DONE; CompletionTime=10:12:04; Failed=2; LastFailureTime=10:12:04; Failed PodLost: Pod example-at-pod-1 was deleted before the controller saw how it ended; the command will not run again.; Warning PodLost; read all",
 		},
 		"being stopped, and gone": {
 			at:   newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10)),
-			want: failed(running(corev1.PodRunning, stopping), v1alpha1.ReasonDeadlineExceeded, deadlineMessage, attempts(1)), needs: LiveAll,
+			want: "Phase=DONE; CompletionTime=10:12:04; Failed=1; LastFailureTime=10:12:04; Failed DeadlineExceeded: The run took longer than spec.activeDeadlineSeconds (10).; Warning DeadlineExceeded; read all",
 		},
 		"gone with unknown outcome, after the active deadline": {
 			at:   newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(2)),
-			want: failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost, lostMessage, attempts(1)), needs: LiveAll,
+			want: "Phase=DONE; CompletionTime=10:12:04; Failed=1; LastFailureTime=10:12:04; Failed PodLost: Pod example-at-pod was deleted before the controller saw how it ended; the command will not run again.; Warning PodLost; read all",
 		},
 		"an old At from a cache, the Pod of a later attempt exists: kept": {
 			at: newAt(withStatus(running(corev1.PodRunning)), withBackoffLimit(2)), pod: newPod(corev1.PodRunning, second),
-			want: failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost, lostMessage, attempts(1)), needs: LiveAll,
+			want: "Phase=DONE; CompletionTime=10:12:04; Failed=1; LastFailureTime=10:12:04; Failed PodLost: Pod example-at-pod was deleted before the controller saw how it ended; the command will not run again.; Warning PodLost; read all",
 		},
 		"the Pod is force-deleted, and its node does not report: lost": {
-			at:    newAt(withStatus(running(corev1.PodRunning)), withBackoffLimit(5)),
-			pod:   newPod(corev1.PodRunning, deletedByForce(now.Add(-time.Minute))),
-			needs: LiveAll,
-			want:  failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost, abandonedMessage, attempts(1)),
+			at: newAt(withStatus(running(corev1.PodRunning)), withBackoffLimit(5)), pod: newPod(corev1.PodRunning, deletedByForce(now.Add(-time.Minute))),
+			want: "Phase=DONE; CompletionTime=10:12:04; Failed=1; LastFailureTime=10:12:04; Failed PodLost: Pod example-at-pod was force-deleted, and its node has not reported how it ended; the command will not run again.; Warning PodLost; read all",
 		},
 		"the Pod is force-deleted, and its node reports only an earlier try: lost": {
-			at: newAt(withStatus(running(corev1.PodRunning))),
-			pod: newPod(corev1.PodRunning, deletedByForce(earlier), func(pod *corev1.Pod) {
+			at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodRunning, deletedByForce(earlier), func(pod *corev1.Pod) {
 				pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
 					Name:                 "command",
 					State:                corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
 					LastTerminationState: exited("", 4, "", "").State,
 				}}
 			}),
-			needs: LiveAll,
-			want:  failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost, abandonedMessage, attempts(1)),
+			want: "Phase=DONE; CompletionTime=10:12:04; Failed=1; LastFailureTime=10:12:04; Failed PodLost: Pod example-at-pod was force-deleted, and its node has not reported how it ended; the command will not run again.; Warning PodLost; read all",
 		},
 		"the Pod is force-deleted, its node does not report, and it was being stopped": {
-			at:    newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10)),
-			pod:   newPod(corev1.PodRunning, deletedByForce(earlier)),
-			needs: LiveAll,
-			want:  failed(running(corev1.PodRunning, stopping), v1alpha1.ReasonDeadlineExceeded, deadlineMessage, attempts(1)),
+			at: newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10)), pod: newPod(corev1.PodRunning, deletedByForce(earlier)),
+			want: "Phase=DONE; CompletionTime=10:12:04; Failed=1; LastFailureTime=10:12:04; Failed DeadlineExceeded: The run took longer than spec.activeDeadlineSeconds (10).; Warning DeadlineExceeded; read all",
 		},
 	})
 }

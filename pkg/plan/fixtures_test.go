@@ -141,6 +141,8 @@ func pendingWith(conditions ...metav1.Condition) v1alpha1.AtStatus {
 	return status
 }
 
+func withSuspend(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) }
+
 func withSuspended(at *v1alpha1.At) {
 	at.Spec.Suspend = ptr.To(true)
 	at.Status = v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 2, Conditions: []metav1.Condition{suspended(earlier)}}
@@ -284,29 +286,33 @@ func complete(mutate ...func(*v1alpha1.AtStatus)) Decision {
 
 // explained gives a status that is not DONE the reason and the message of its conditions.
 func explained(status *v1alpha1.AtStatus) {
-	if status == nil || status.Phase == v1alpha1.PhaseDone {
+	if status == nil {
 		return
 	}
+	if reason, message := explanation(status); reason != "" && status.Phase != v1alpha1.PhaseDone {
+		status.Reason, status.Message = reason, message
+	}
+}
+
+// explanation returns the reason and the message that follow from the conditions of a status.
+func explanation(status *v1alpha1.AtStatus) (reason, message string) {
 	for _, condition := range status.Conditions {
-		holds := condition.Type != v1alpha1.ConditionSuspended || status.Phase != v1alpha1.PhaseRunning || status.NextAttemptTime != nil || status.Nodes != nil
-		if condition.Status == metav1.ConditionTrue && holds && condition.Type != v1alpha1.ConditionRehearsed {
-			status.Reason, status.Message = condition.Reason, condition.Message
+		waits := status.Phase != v1alpha1.PhaseRunning || status.NextAttemptTime != nil || status.Nodes != nil
+		isEnd := condition.Type == v1alpha1.ConditionComplete || condition.Type == v1alpha1.ConditionFailed
+		switch {
+		case condition.Status != metav1.ConditionTrue, condition.Type == v1alpha1.ConditionRehearsed,
+			condition.Type == v1alpha1.ConditionSuspended && !waits, isEnd != (status.Phase == v1alpha1.PhaseDone):
+		case condition.Type == v1alpha1.ConditionComplete:
+			reason, message = condition.Reason, ""
+		default:
+			reason, message = condition.Reason, condition.Message
 		}
 	}
+	return reason, message
 }
 
 func attempts(failed int32) func(*v1alpha1.AtStatus) {
 	return func(status *v1alpha1.AtStatus) { status.Failed = failed }
-}
-
-// creates is the decision to create a Pod that is due since the given time.
-func creates(since time.Time) Decision {
-	return Decision{Action: CreatePod{Due: since}, Delay: time.Minute}
-}
-
-// blocks is the decision to report that a pending At is blocked.
-func blocks(since time.Time, reason, message string) Decision {
-	return Decision{Status: ptr.To(pendingWith(blocked(since, reason, message))), Events: []Event{warning(reason, message)}}
 }
 
 // retried is a decision with a retry of what others block.
@@ -315,30 +321,17 @@ func retried(d Decision) Decision {
 	return d
 }
 
-// withCreation is a decision about a Pod that was not recorded before.
-func withCreation(d Decision) Decision {
-	d.Events = append([]Event{createdEvent}, d.Events...)
-	return d
-}
-
 const (
 	completedMessage = "The command ended with exit code 0."
 	deadlineMessage  = "The run took longer than spec.activeDeadlineSeconds (10)."
 	tooLateMessage   = "It did not run: it could not start within spec.startingDeadlineSeconds (3) of the scheduled time."
-	overdueMessage   = "Pod example-at-pod of an earlier At with this name still exists: run kubectl describe pod example-at-pod to see what it is waiting for."
-	lostMessage      = "Pod example-at-pod was deleted before the controller saw how it ended; the command will not run again."
-	announcement     = "Attempt 1 of 3 failed, the next is due at 2026-12-24T10:12:14Z: The command ended with exit code 1."
-	abandonedMessage = "Pod example-at-pod was force-deleted, and its node has not reported how it ended; the command will not run again."
 	conflictMessage  = "Pod example-at-pod already exists and does not belong to this At: delete that Pod, or give the At another name."
 	invalidMessage   = `spec.schedule "tomorrow" is invalid: write a time in RFC 3339 format, such as 2035-12-24T10:12:00Z`
 )
 
 var (
-	createdEvent       = Event{Type: corev1.EventTypeNormal, Reason: v1alpha1.ReasonSuccessfulCreate, Message: "Created Pod example-at-pod"}
-	secondCreatedEvent = Event{Type: corev1.EventTypeNormal, Reason: v1alpha1.ReasonSuccessfulCreate, Message: "Created Pod example-at-pod-1"}
 
 	// errAny stands for an error that is not ErrBlocked.
-	errAny = errors.New("any")
 	// equate compares errors like the worker.
 	equate = cmp.Options{cmpopts.EquateEmpty(), cmp.Comparer(func(a, b error) bool {
 		return (a == nil) == (b == nil) && errors.Is(a, answer.ErrBlocked) == errors.Is(b, answer.ErrBlocked)

@@ -41,91 +41,54 @@ const (
 	forecastMessage = "If it were due now: " + quotaMessage
 )
 
+// unforeseen is a world without a preflight, foreseen one with that result.
+func unforeseen(w *World) { w.Forecast = nil }
+
+func foreseen(reason, message string) func(*World) {
+	return func(w *World) { w.Forecast = newForecast(reason, message) }
+}
+
 func TestDecideForecast(t *testing.T) {
-	refused := &Forecast{Reason: v1alpha1.ReasonPodRefused, Message: quotaMessage}
 	written := pendingWith(blocked(earlier, v1alpha1.ReasonPodRefused, forecastMessage))
-	untilSecond := time.Hour - Lead(newAt().UID)
-	for name, tc := range map[string]struct {
-		status   v1alpha1.AtStatus
-		suspend  bool
-		forecast *Forecast
-		now      time.Time
-		want     Decision
-	}{
-		"nothing known: a preflight is needed, and nothing is written": {
-			status: pendingWith(), now: earlier, want: Decision{Preflight: true, Delay: untilSecond},
-		},
-		"it comes back when the second preflight is": {
-			status: pendingWith(), now: due.Add(-Lead(newAt().UID) - 1), want: Decision{Preflight: true, Delay: 1},
-		},
-		"time of the second preflight: then it waits until it is due": {
-			status: pendingWith(), now: due.Add(-Lead(newAt().UID)), want: Decision{Preflight: true, Delay: Lead(newAt().UID)},
-		},
-		"accepted: no other preflight, and nothing is written": {
-			status: pendingWith(), forecast: &Forecast{}, now: earlier, want: Decision{Delay: untilSecond},
-		},
+	testDecide(t, map[string]decideCase{
+		"nothing known: a preflight is needed, and nothing is written": {at: newAt(withStatus(pendingWith())), world: unforeseen, now: earlier, want: "preflight; wait 49m17.117s"},
+		"it comes back when the second preflight is":                   {at: newAt(withStatus(pendingWith())), world: unforeseen, now: due.Add(-Lead(newAt().UID) - 1), want: "preflight; wait 1ns"},
+		"time of the second preflight: then it waits until it is due":  {at: newAt(withStatus(pendingWith())), world: unforeseen, now: due.Add(-Lead(newAt().UID)), want: "preflight; wait 10m42.883s"},
+		"accepted: no other preflight, and nothing is written":         {at: newAt(withStatus(pendingWith())), now: earlier, want: "wait 49m17.117s"},
 		"refused": {
-			status: pendingWith(), forecast: refused, now: earlier,
-			want: Decision{Status: ptr.To(written), Events: []Event{warning(v1alpha1.ReasonPodRefused, forecastMessage)}},
+			at: newAt(withStatus(pendingWith())), world: foreseen(v1alpha1.ReasonPodRefused, quotaMessage), now: earlier,
+			want: `Blocked PodRefused: If it were due now: create Pod: pods "example-at-pod" is forbidden: exceeded quota; Warning PodRefused`,
 		},
 		"invalid: can still be edited": {
-			status: pendingWith(), forecast: &Forecast{Reason: v1alpha1.ReasonInvalidPod, Message: "no"}, now: earlier,
-			want: Decision{
-				Status: ptr.To(pendingWith(blocked(earlier, v1alpha1.ReasonInvalidPod, "If it were due now: no"))),
-				Events: []Event{warning(v1alpha1.ReasonInvalidPod, "If it were due now: no")},
-			},
+			at: newAt(withStatus(pendingWith())), world: foreseen(v1alpha1.ReasonInvalidPod, "no"), now: earlier,
+			want: "Blocked InvalidPod: If it were due now: no; Warning InvalidPod",
 		},
-		"refused, already in the status": {status: written, forecast: refused, now: earlier, want: Decision{Delay: untilSecond}},
+		"refused, already in the status": {at: newAt(withStatus(written)), world: foreseen(v1alpha1.ReasonPodRefused, quotaMessage), now: earlier, want: "wait 49m17.117s"},
 		"refused with another message: no further event": {
-			status: pendingWith(blocked(earlier, v1alpha1.ReasonPodRefused, "If it were due now: other words")), forecast: refused, now: earlier,
-			want: Decision{Status: ptr.To(written)},
+			at: newAt(withStatus(pendingWith(blocked(earlier, v1alpha1.ReasonPodRefused, "If it were due now: other words")))), world: foreseen(v1alpha1.ReasonPodRefused, quotaMessage), now: earlier,
+			want: `Blocked PodRefused: If it were due now: create Pod: pods "example-at-pod" is forbidden: exceeded quota`,
 		},
 		"refused for another reason": {
-			status: pendingWith(blocked(earlier, v1alpha1.ReasonInvalidPod, "If it were due now: no")), forecast: refused, now: earlier,
-			want: Decision{Status: ptr.To(written), Events: []Event{warning(v1alpha1.ReasonPodRefused, forecastMessage)}},
+			at: newAt(withStatus(pendingWith(blocked(earlier, v1alpha1.ReasonInvalidPod, "If it were due now: no")))), world: foreseen(v1alpha1.ReasonPodRefused, quotaMessage), now: earlier,
+			want: `Blocked PodRefused: If it were due now: create Pod: pods "example-at-pod" is forbidden: exceeded quota; Warning PodRefused`,
 		},
-		"refused, no newer forecast: it stays": {status: written, now: earlier, want: Decision{Preflight: true, Delay: untilSecond}},
-		"refused, then accepted":               {status: written, forecast: &Forecast{}, now: earlier, want: Decision{Status: ptr.To(pendingWith())}},
-		"blocked when it was due, then moved: the blocker is removed immediately": {
-			status: pendingWith(blocked(earlier, v1alpha1.ReasonPodRefused, quotaMessage)), now: earlier,
-			want: Decision{Status: ptr.To(pendingWith())},
-		},
+		"refused, no newer forecast: it stays":                                    {at: newAt(withStatus(written)), world: unforeseen, now: earlier, want: "preflight; wait 49m17.117s"},
+		"refused, then accepted":                                                  {at: newAt(withStatus(written)), now: earlier, want: "no Blocked"},
+		"blocked when it was due, then moved: the blocker is removed immediately": {at: newAt(withStatus(pendingWith(blocked(earlier, v1alpha1.ReasonPodRefused, quotaMessage)))), world: unforeseen, now: earlier, want: "no Blocked"},
 		"suspended: the same": {
-			status: pendingWith(suspended(earlier)), suspend: true, forecast: refused, now: earlier,
-			want: Decision{
-				Status: ptr.To(pendingWith(suspended(earlier), blocked(earlier, v1alpha1.ReasonPodRefused, forecastMessage))),
-				Events: []Event{warning(v1alpha1.ReasonPodRefused, forecastMessage)},
-			},
+			at: newAt(withStatus(pendingWith(suspended(earlier))), withSuspend), world: foreseen(v1alpha1.ReasonPodRefused, quotaMessage), now: earlier,
+			want: `Blocked PodRefused: If it were due now: create Pod: pods "example-at-pod" is forbidden: exceeded quota; Warning PodRefused`,
 		},
 		"suspended and due: no longer a forecast": {
-			status:  pendingWith(suspended(earlier), blocked(earlier, v1alpha1.ReasonPodRefused, forecastMessage)),
-			suspend: true, forecast: refused, now: due,
-			want: Decision{Status: ptr.To(pendingWith(suspended(earlier)))},
+			at: newAt(withStatus(pendingWith(suspended(earlier), blocked(earlier, v1alpha1.ReasonPodRefused, forecastMessage))), withSuspend), world: foreseen(v1alpha1.ReasonPodRefused, quotaMessage), now: due,
+			want: "no Blocked",
 		},
-		"due: a forecast does not delay the Pod and does not count as a delay": {
-			status: written, forecast: refused, now: now,
-			want: Decision{Action: CreatePod{Due: due}, Delay: time.Minute},
-		},
+		"due: a forecast does not delay the Pod and does not count as a delay": {at: newAt(withStatus(written)), world: foreseen(v1alpha1.ReasonPodRefused, quotaMessage), want: "CreatePod due 10:12:00; wait 1m0s; read At"},
 		"running: a forecast is removed": {
-			status: func() v1alpha1.AtStatus {
-				status := running(corev1.PodPending, blocked(earlier, v1alpha1.ReasonPodRefused, forecastMessage))
-				explained(&status)
-				return status
-			}(),
-			now: now, want: Decision{Status: ptr.To(running(corev1.PodPending))},
+			at: newAt(withStatus(running(corev1.PodPending, blocked(earlier, v1alpha1.ReasonPodRefused, forecastMessage)))), pod: newPod(corev1.PodPending), world: unforeseen,
+			want: "no Blocked",
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			world := World{At: newAt(withStatus(tc.status)), Live: LiveAll, AsOf: tc.now, Forecast: tc.forecast, Now: tc.now}
-			world.At.Spec.Suspend = &tc.suspend
-			if tc.status.Pod != nil {
-				world.Pods = podsOf(newPod(corev1.PodPending))
-			}
-			if diff := cmp.Diff(tc.want, Decide(world), equate); diff != "" {
-				t.Errorf("Decide (-want +got):\n%s", diff)
-			}
-		})
-	}
+	})
 }
 
 // TestForecastAndRefusal checks a refusal of the API server after a forecast of the same

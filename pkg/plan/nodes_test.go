@@ -32,7 +32,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/machinery/staleness"
 )
 
 func newNode(name string, mutate ...func(*corev1.Node)) *corev1.Node {
@@ -255,6 +254,45 @@ func TestChildName(t *testing.T) {
 // nodesForbidden is the answer to a controller that may not read nodes.
 var nodesForbidden = &apierrors.StatusError{ErrStatus: metav1.Status{Reason: metav1.StatusReasonForbidden, Code: 403, Message: "no"}}
 
+func noNode(w *World) { w.Node = nil }
+
+// newerNode replaces the node by another one of the same name.
+func newerNode(w *World) { w.Node.CreationTimestamp = metav1.Time{Time: due.Add(time.Second)} }
+
+func nodesUnreadable(w *World) { w.NodesErr = nodesForbidden }
+
+// counted is an At with spec.nodes, and that status.
+func counted(status *v1alpha1.AtNodesStatus, mutate ...func(*v1alpha1.At)) *v1alpha1.At {
+	return newAt(append([]func(*v1alpha1.At){withNodes(status)}, mutate...)...)
+}
+
+// children are those on the given nodes, each with its state.
+func children(states ...string) (ats []*v1alpha1.At) {
+	for _, text := range states {
+		node, state, _ := strings.Cut(text, " ")
+		child := newChildOn(node)
+		switch state {
+		case "running":
+			child.Status.Phase = v1alpha1.PhaseRunning
+		case "held":
+			held(child)
+		case "deleted":
+			held(child)
+			child.DeletionTimestamp = &metav1.Time{Time: due}
+		case "completed":
+			child = newEndedChild(node, v1alpha1.ReasonCompleted, "")
+		case "not started":
+			child = newEndedChild(node, v1alpha1.ReasonNotStarted, "")
+		case "failed":
+			child = newEndedChild(node, v1alpha1.ReasonCommandFailed, "exit code 1")
+		case "gone":
+			child = newEndedChild(node, v1alpha1.ReasonNodeGone, "gone")
+		}
+		ats = append(ats, child)
+	}
+	return ats
+}
+
 // TestDecideNodes covers Ats that run on nodes, from the choice of the nodes to the end.
 func TestDecideNodes(t *testing.T) {
 	limit := func(limit string) func(*v1alpha1.At) {
@@ -263,100 +301,109 @@ func TestDecideNodes(t *testing.T) {
 	maxFailed := func(number int32) func(*v1alpha1.At) {
 		return func(at *v1alpha1.At) { at.Spec.Nodes.MaxFailed = &number }
 	}
-	completed := newEndedChild("n1", v1alpha1.ReasonCompleted, "")
-	failed := newEndedChild("n2", v1alpha1.ReasonCommandFailed, "exit code 1")
-	notStarted := newEndedChild("n3", v1alpha1.ReasonNotStarted, "")
-	deleting := newChildOn("n3", func(at *v1alpha1.At) {
-		at.Spec.Suspend, at.DeletionTimestamp = ptr.To(true), &metav1.Time{Time: due}
-	})
 	noSelector := func(at *v1alpha1.At) {
 		at.Spec.Nodes.Selector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like"}}
 	}
 	choosing := &v1alpha1.AtNodesStatus{}
-	for name, tc := range map[string]struct {
-		at          *v1alpha1.At
-		children    []*v1alpha1.At
-		edit        func(*World)
-		want        string
-		wantNodes   *v1alpha1.AtNodesStatus
-		wantMessage string
-	}{
-		"not due": {at: newAt(withNodes(nil), withSchedule("2026-12-24T10:12:05Z")), want: "wait 1s"},
-		"due":     {at: newAt(withNodes(nil)), want: "RUNNING", wantNodes: choosing},
-		"due, but its Pod exists from before an edit": {at: newAt(withNodes(nil)), edit: func(w *World) { w.Pods = podsOf(newPod(corev1.PodPending)) }, want: "RUNNING"},
-		"due, with an invalid selector":               {at: newAt(withNodes(nil), noSelector), want: "PENDING", wantMessage: `spec.nodes.selector is not a label selector: "Like" is not a valid label selector operator`},
-		"an invalid selector, too late":               {at: newAt(withNodes(nil), noSelector, func(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](0) }), want: "DONE Failed/StartingDeadlineExceeded"},
-		"the nodes are not known":                     {at: newAt(withNodes(choosing)), edit: func(w *World) { w.NodesErr = errors.New("not synced") }, want: "nothing"},
-		"the nodes are forbidden": {at: newAt(withNodes(choosing)), edit: func(w *World) { w.NodesErr = nodesForbidden }, want: "RUNNING", wantNodes: choosing,
-			wantMessage: "spec.node and spec.nodes require that the controller can get, list and watch nodes: no"},
-		"no node": {at: newAt(withNodes(choosing)), edit: func(w *World) { w.Nodes = nil }, want: "DONE Failed/NoNodes", wantNodes: choosing,
-			wantMessage: "No node matches spec.nodes: check the labels (kubectl get nodes --show-labels), cordons and taints."},
-		"one is missing": {at: newAt(withNodes(choosing)), children: []*v1alpha1.At{newChildOn("n1"), newChildOn("n3")},
-			want: `create Ats example-at-n2: {"schedule":"2026-12-24T10:12:00Z","command":"echo YAY","node":"n2"}`},
-		"suspended until its turn": {at: newAt(withNodes(choosing), limit("1")), children: []*v1alpha1.At{newChildOn("n1"), newChildOn("n3")},
-			want: `create Ats example-at-n2: {"schedule":"2026-12-24T10:12:00Z","command":"echo YAY","node":"n2","suspend":true}`},
-		"all exist, one of a node that is gone": {at: newAt(withNodes(choosing)), children: []*v1alpha1.At{newChildOn("n1"), newChildOn("n2"), newChildOn("n3"), newChildOn("n4")},
-			want: "RUNNING", wantNodes: &v1alpha1.AtNodesStatus{Desired: 4, Active: 4, Progress: "0/4", StartTime: &metav1.Time{Time: now}}},
+	testDecide(t, map[string]decideCase{
+		"not due": {at: counted(nil, withSchedule("2026-12-24T10:12:05Z")), want: "wait 1s"},
+		"due":     {at: counted(nil), want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:04; Nodes=; read all"},
+		"due, but its Pod exists from before an edit": {
+			at: counted(nil), pod: newPod(corev1.PodPending),
+			want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:00.01; Pod.Name=example-at-pod; Pod.UID=pod-uid; Pod.AtGeneration=2; Pod.Phase=Pending; Pod.NodeName=node; Normal SuccessfulCreate: Created Pod example-at-pod",
+		},
+		"due, with an invalid selector": {
+			at:   counted(nil, noSelector),
+			want: `Blocked InvalidSelector: spec.nodes.selector is not a label selector: "Like" is not a valid label selector operator; Warning InvalidSelector`,
+		},
+		"an invalid selector, too late": {
+			at:   counted(nil, noSelector, withStartingDeadline(0)),
+			want: "Phase=DONE; CompletionTime=10:12:04; Failed StartingDeadlineExceeded: It did not run: it could not start within spec.startingDeadlineSeconds (0) of the scheduled time.; Warning StartingDeadlineExceeded; read all",
+		},
+		"the nodes are not known": {at: counted(choosing), world: func(w *World) { w.NodesErr = errors.New("not synced") }, want: "nothing"},
+		"the nodes are forbidden": {
+			at: counted(choosing), world: nodesUnreadable,
+			want: "Blocked NodesForbidden: spec.node and spec.nodes require that the controller can get, list and watch nodes: no; Warning NodesForbidden; retry blocked",
+		},
+		"no node": {
+			at: counted(choosing), world: func(w *World) { w.Nodes = nil },
+			want: "Phase=DONE; CompletionTime=10:12:04; Failed NoNodes: No node matches spec.nodes: check the labels (kubectl get nodes --show-labels), cordons and taints.; Warning NoNodes; read all",
+		},
+		"one is missing":           {at: counted(choosing), children: children("n1", "n3"), want: "CreateAts example-at-n2; read At"},
+		"suspended until its turn": {at: counted(choosing, limit("1")), children: children("n1", "n3"), want: "CreateAts example-at-n2 suspended; read At"},
+		"all exist, one of a node that is gone": {
+			at: counted(choosing), children: children("n1", "n2", "n3", "n4"),
+			want: "Nodes.Desired=4; Nodes.Active=4; Nodes.Progress=0/4; Nodes.StartTime=10:12:04; Normal SuccessfulCreate: Created Ats for 4 nodes; read all",
+		},
 
-		"nothing has changed": {at: newAt(withNodes(nodes(2, 0, 1, 0))), children: []*v1alpha1.At{completed, newRunningChild("n2"), newChildOn("n3")}, want: "nothing"},
-		"one has failed": {at: newAt(withNodes(nodes(2, 0, 1, 0))), children: []*v1alpha1.At{completed, failed, newChildOn("n3")}, want: "RUNNING", wantNodes: nodes(1, 0, 1, 1),
-			wantMessage: "It failed on 1 of 3 nodes: n2 (CommandFailed: exit code 1)."},
-		"all have ended": {at: newAt(withNodes(nodes(2, 0, 1, 0))), children: []*v1alpha1.At{completed, failed, newEndedChild("n3", v1alpha1.ReasonNodeGone, "gone")}, want: "DONE Failed/NodesFailed", wantNodes: nodes(0, 0, 1, 2),
-			wantMessage: "It failed on 2 of 3 nodes: n2 (CommandFailed: exit code 1), n3 (NodeGone: gone)."},
-		"all have succeeded":   {at: newAt(withNodes(nodes(1, 0, 0, 0))), children: []*v1alpha1.At{completed}, want: "DONE Complete/Completed", wantNodes: nodes(0, 0, 1, 0)},
-		"one was created late": {at: newAt(withNodes(nodes(0, 0, 1, 0))), children: []*v1alpha1.At{completed, newRunningChild("n2")}, want: "RUNNING", wantNodes: nodes(1, 0, 1, 0)},
-		"one is gone": {at: newAt(withNodes(nodes(1, 0, 1, 0))), children: []*v1alpha1.At{completed}, want: "DONE Failed/NodesFailed", wantNodes: nodes(0, 0, 1, 1),
-			wantMessage: "It failed on 1 of 2 nodes: 1 more."},
+		"nothing has changed": {at: counted(nodes(2, 0, 1, 0)), children: children("n1 completed", "n2 running", "n3"), want: "nothing"},
+		"one has failed": {
+			at: counted(nodes(2, 0, 1, 0)), children: children("n1 completed", "n2 failed", "n3"),
+			want: "Nodes.Active=1; Nodes.Failed=1; says : It failed on 1 of 3 nodes: n2 (CommandFailed: exit code 1).",
+		},
+		"all have ended": {
+			at: counted(nodes(2, 0, 1, 0)), children: children("n1 completed", "n2 failed", "n3 gone"),
+			want: "Phase=DONE; CompletionTime=10:12:04; Nodes.Failed=2; no Nodes.Active; Failed NodesFailed: It failed on 2 of 3 nodes: n2 (CommandFailed: exit code 1), n3 (NodeGone: gone).; Warning NodesFailed; read all",
+		},
+		"all have succeeded": {
+			at: counted(nodes(1, 0, 0, 0)), children: children("n1 completed"),
+			want: "Phase=DONE; CompletionTime=10:12:04; Nodes.Succeeded=1; Nodes.Progress=1/1; no Nodes.Active; Complete Completed: The command ended with exit code 0 on 1 of 1 nodes.; Normal Completed; read all",
+		},
+		"one was created late": {at: counted(nodes(0, 0, 1, 0)), children: children("n1 completed", "n2 running"), want: "Nodes.Desired=2; Nodes.Active=1; Nodes.Progress=1/2"},
+		"one is gone": {
+			at: counted(nodes(1, 0, 1, 0)), children: children("n1 completed"),
+			want: "Phase=DONE; CompletionTime=10:12:04; Nodes.Failed=1; no Nodes.Active; Failed NodesFailed: It failed on 1 of 2 nodes: 1 more.; Warning NodesFailed; read all",
+		},
 
-		"the next in order":             {at: newAt(withNodes(nodes(1, 2, 0, 0)), limit("2")), children: []*v1alpha1.At{heldChild("n3"), heldChild("n2"), newRunningChild("n1")}, want: "resume Ats example-at-n2"},
-		"more than one":                 {at: newAt(withNodes(nodes(0, 3, 0, 0)), limit("2")), children: []*v1alpha1.At{heldChild("n3"), heldChild("n2"), heldChild("n1")}, want: "resume Ats example-at-n1 example-at-n2"},
-		"a percentage is rounded up":    {at: newAt(withNodes(nodes(0, 3, 0, 0)), limit("34%")), children: []*v1alpha1.At{heldChild("n3"), heldChild("n2"), heldChild("n1")}, want: "resume Ats example-at-n1 example-at-n2"},
-		"the At was read long ago":      {at: newAt(withNodes(nodes(0, 3, 0, 0)), limit("2")), children: []*v1alpha1.At{heldChild("n3"), heldChild("n2"), heldChild("n1")}, edit: func(w *World) { w.AsOf = now.Add(-staleness.FreshFor) }, want: "read 1"},
-		"the limit was removed":         {at: newAt(withNodes(nodes(0, 3, 0, 0))), children: []*v1alpha1.At{heldChild("n3"), heldChild("n2"), heldChild("n1")}, want: "resume Ats example-at-n1 example-at-n2 example-at-n3"},
-		"the limit was lowered":         {at: newAt(withNodes(nodes(2, 1, 0, 0)), limit("1")), children: []*v1alpha1.At{newRunningChild("n1"), newRunningChild("n2"), heldChild("n3")}, want: "nothing"},
-		"none while it is suspended":    {at: newAt(withNodes(nodes(0, 1, 1, 0)), withSuspendedRun, func(at *v1alpha1.At) { explained(&at.Status) }), children: []*v1alpha1.At{completed, heldChild("n2")}, want: "nothing"},
-		"one that is deleted is active": {at: newAt(withNodes(nodes(1, 1, 0, 1)), limit("1")), children: []*v1alpha1.At{failed, deleting, heldChild("n4")}, want: "RUNNING", wantNodes: nodes(1, 1, 0, 1), wantMessage: "It failed on 1 of 3 nodes: n2 (CommandFailed: exit code 1)."},
+		"the next in order": {at: counted(nodes(1, 2, 0, 0), limit("2")), children: children("n3 held", "n2 held", "n1 running"), want: "ResumeAts example-at-n2; read At"},
+		"more than one": {
+			at: counted(nodes(0, 3, 0, 0), limit("2")), children: children("n3 held", "n2 held", "n1 held"),
+			want: "ResumeAts example-at-n1 example-at-n2; read At",
+		},
+		"a percentage is rounded up": {
+			at: counted(nodes(0, 3, 0, 0), limit("34%")), children: children("n3 held", "n2 held", "n1 held"),
+			want: "ResumeAts example-at-n1 example-at-n2; read At",
+		},
+		"the limit was removed": {
+			at: counted(nodes(0, 3, 0, 0)), children: children("n3 held", "n2 held", "n1 held"),
+			want: "ResumeAts example-at-n1 example-at-n2 example-at-n3; read At",
+		},
+		"the limit was lowered":      {at: counted(nodes(2, 1, 0, 0), limit("1")), children: children("n1 running", "n2 running", "n3 held"), want: "nothing"},
+		"none while it is suspended": {at: counted(nodes(0, 1, 1, 0), withSuspendedRun), children: children("n1 completed", "n2 held"), want: "nothing"},
+		"one that is deleted is active": {
+			at: counted(nodes(1, 1, 0, 1), limit("1")), children: children("n2 failed", "n3 deleted", "n4 held"),
+			want: "says : It failed on 1 of 3 nodes: n2 (CommandFailed: exit code 1).",
+		},
 
-		"as many failed as allowed": {at: newAt(withNodes(nodes(1, 1, 0, 0)), limit("1"), maxFailed(1)), children: []*v1alpha1.At{failed, heldChild("n3")}, want: "resume Ats example-at-n3"},
-		"more failed than allowed, some are active": {at: newAt(withNodes(nodes(2, 1, 0, 0)), limit("1"), maxFailed(0)), children: []*v1alpha1.At{newRunningChild("n1"), failed, heldChild("n3")}, want: "RUNNING", wantNodes: nodes(1, 1, 0, 1),
-			wantMessage: "It failed on 1 of 3 nodes: n2 (CommandFailed: exit code 1)."},
-		"more failed than allowed": {at: newAt(withNodes(nodes(1, 1, 0, 0)), limit("1"), maxFailed(0)), children: []*v1alpha1.At{failed, heldChild("n3")}, want: "DONE Failed/NodesFailed", wantNodes: nodes(0, 1, 0, 1),
-			wantMessage: "It failed on 1 of 2 nodes: n2 (CommandFailed: exit code 1). It was not started on 1 nodes because more nodes had failed than spec.nodes.maxFailed allows."},
-		"more were allowed to fail when some were not started": {at: newAt(withNodes(nodes(1, 1, 0, 0)), maxFailed(5)), children: []*v1alpha1.At{failed, notStarted}, want: "DONE Failed/NodesFailed", wantNodes: nodes(0, 1, 0, 1)},
-		"an unrelated Pod has the name":                        {at: newAt(withNodes(nil)), edit: func(w *World) { w.Pods = podsOf(newPod(corev1.PodPending, ownedBy())) }, want: "RUNNING", wantNodes: choosing},
-		"suspended beyond the starting deadline": {at: newAt(withNodes(choosing), withSuspendedRun, func(at *v1alpha1.At) {
-			at.Spec.StartingDeadlineSeconds = ptr.To[int64](1)
-			explained(&at.Status)
-		}), want: "nothing"},
-		"the affinity is invalid": {at: newAt(withNodes(choosing), func(at *v1alpha1.At) {
-			at.Spec.Template = &corev1.PodTemplateSpec{}
-			at.Spec.Template.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
-				NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "a", Operator: "Like"}}}},
-			}}}
-		}), want: "DONE Failed/InvalidPod", wantNodes: choosing},
-		"done": {at: newAt(withNodes(nodes(0, 1, 0, 1)), func(at *v1alpha1.At) { at.Status.Phase = v1alpha1.PhaseDone }), children: []*v1alpha1.At{failed, notStarted}, want: "nothing"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			world := World{At: tc.at, Children: tc.children, Live: LiveAll, AsOf: now, Now: now}
-			world.Nodes = []*corev1.Node{newNode("n1"), newNode("n2"), newNode("n3")}
-			if tc.edit != nil {
-				tc.edit(&world)
-			}
-			d := Decide(world)
-			if got := describe(tc.at, d, now); got != tc.want {
-				t.Errorf("got %s, want %s", got, tc.want)
-			}
-			if d.Status == nil {
-				return
-			}
-			if diff := cmp.Diff(tc.wantNodes, d.Status.Nodes); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
-			if tc.wantMessage != "" && d.Status.Message != tc.wantMessage {
-				t.Errorf("message %q, want %q", d.Status.Message, tc.wantMessage)
-			}
-		})
-	}
+		"as many failed as allowed": {at: counted(nodes(1, 1, 0, 0), limit("1"), maxFailed(1)), children: children("n2 failed", "n3 held"), want: "ResumeAts example-at-n3; read At"},
+		"more failed than allowed, some are active": {
+			at: counted(nodes(2, 1, 0, 0), limit("1"), maxFailed(0)), children: children("n1 running", "n2 failed", "n3 held"),
+			want: "Nodes.Active=1; Nodes.Failed=1; says : It failed on 1 of 3 nodes: n2 (CommandFailed: exit code 1).",
+		},
+		"more failed than allowed": {
+			at: counted(nodes(1, 1, 0, 0), limit("1"), maxFailed(0)), children: children("n2 failed", "n3 held"),
+			want: "Phase=DONE; CompletionTime=10:12:04; Nodes.Failed=1; no Nodes.Active; Failed NodesFailed: It failed on 1 of 2 nodes: n2 (CommandFailed: exit code 1). It was not started on 1 nodes because more nodes had failed than spec.nodes.maxFailed allows.; Warning NodesFailed; read all",
+		},
+		"more were allowed to fail when some were not started": {
+			at: counted(nodes(1, 1, 0, 0), maxFailed(5)), children: children("n2 failed", "n3 not started"),
+			want: "Phase=DONE; CompletionTime=10:12:04; Nodes.Failed=1; no Nodes.Active; Failed NodesFailed: It failed on 1 of 2 nodes: n2 (CommandFailed: exit code 1). It was not started on 1 nodes because more nodes had failed than spec.nodes.maxFailed allows.; Warning NodesFailed; read all",
+		},
+		"an unrelated Pod has the name":          {at: counted(nil), pod: newPod(corev1.PodPending, ownedBy()), want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:04; Nodes=; read all"},
+		"suspended beyond the starting deadline": {at: counted(choosing, withSuspendedRun, withStartingDeadline(1)), want: "nothing"},
+		"the affinity is invalid": {
+			at: counted(choosing, func(at *v1alpha1.At) {
+				at.Spec.Template = &corev1.PodTemplateSpec{}
+				at.Spec.Template.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+					NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "a", Operator: "Like"}}}},
+				}}}
+			}),
+			want: `Phase=DONE; CompletionTime=10:12:04; Failed InvalidPod: spec.template.spec: the node affinity is invalid: nodeSelectorTerms[0].matchExpressions[0].operator: Unsupported value: "Like": supported values: "In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"; Warning InvalidPod; read all`,
+		},
+		"done": {
+			at: counted(nodes(0, 1, 0, 1), func(at *v1alpha1.At) { at.Status.Phase = v1alpha1.PhaseDone }), children: children("n2 failed", "n3 not started"),
+			want: "nothing",
+		},
+	})
 }
 
 // TestRefusedAt checks that a refused child is created again with back-off. A delay would
@@ -382,6 +429,7 @@ func TestRefusedAt(t *testing.T) {
 // TestDecideByParent covers the parts of a child's decisions that depend on its parent.
 func TestDecideByParent(t *testing.T) {
 	deleting := func(at *v1alpha1.At) { at.DeletionTimestamp = &metav1.Time{Time: now} }
+	orphaned := func(at *v1alpha1.At) { at.OwnerReferences = nil }
 	released := func(at *v1alpha1.At) { at.Finalizers = nil }
 	done := func(at *v1alpha1.At) { at.Status.Phase = v1alpha1.PhaseDone }
 	running := newAt(withNodes(nodes(1, 0, 0, 0)))
@@ -389,9 +437,9 @@ func TestDecideByParent(t *testing.T) {
 	leaving := newAt(withNodes(nodes(1, 0, 0, 0)), deleting)
 	held := newAt(withNodes(nodes(1, 0, 0, 0)), withSuspendedRun)
 	tooMany := newAt(withNodes(nodes(1, 0, 0, 1)), func(at *v1alpha1.At) { at.Spec.Nodes.MaxFailed = ptr.To[int32](0) })
-	podOf := func(child *v1alpha1.At, mutate ...func(*corev1.Pod)) *corev1.Pod {
-		pod := NewPod(child, Defaults{Image: "image"})
-		pod.UID, pod.CreationTimestamp, pod.Spec.NodeName, pod.Status.Phase = podUID, metav1.Time{Time: created}, "n1", corev1.PodRunning
+	childPod := func(phase corev1.PodPhase, mutate ...func(*corev1.Pod)) *corev1.Pod {
+		pod := NewPod(newChildOn("n1"), Defaults{Image: "image"})
+		pod.UID, pod.CreationTimestamp, pod.Spec.NodeName, pod.Status.Phase = podUID, metav1.Time{Time: created}, "n1", phase
 		for _, m := range mutate {
 			m(pod)
 		}
@@ -407,69 +455,124 @@ func TestDecideByParent(t *testing.T) {
 		}
 	}
 	onNode := newAt(func(at *v1alpha1.At) { at.Spec.Node = "n1" })
-	for name, tc := range map[string]struct {
-		parent *v1alpha1.At
-		child  *v1alpha1.At
-		pod    *corev1.Pod
-		edit   func(*World)
-		want   string
-	}{
-		"it may start":                               {parent: running, child: newChildOn("n1"), want: "create example-at-n1-pod: image /bin/sh -c echo YAY on n1"},
-		"not all exist":                              {parent: newAt(withNodes(&v1alpha1.AtNodesStatus{})), child: newChildOn("n1"), want: "nothing"},
-		"the parent is outdated":                     {parent: newAt(withNodes(nil)), child: newChildOn("n1"), want: "nothing"},
-		"it waits for its turn":                      {parent: running, child: newChildOn("n1", withSuspended), want: "nothing"},
-		"an At that happens to own it":               {parent: newAt(), child: newChildOn("n1", released), want: "create example-at-n1-pod: image /bin/sh -c echo YAY on n1"},
-		"an At of another name":                      {parent: running, child: newChildOn("n1", released, func(at *v1alpha1.At) { at.Name = "other" }), want: "create other-pod: image /bin/sh -c echo YAY on n1"},
-		"an At whose owner is gone":                  {child: newChildOn("n1", released, func(at *v1alpha1.At) { at.Name = "other" }), want: "create other-pod: image /bin/sh -c echo YAY on n1"},
-		"a Pod was tried, the node does not exist":   {child: onNode, edit: func(w *World) { w.Node = nil }, want: "DONE Failed/NodeGone"},
-		"the parent is gone":                         {child: newChildOn("n1"), want: "ReleaseAt"},
-		"the parent is gone, it is released":         {child: newChildOn("n1", released), want: "nothing"},
-		"the parent has another UID":                 {parent: newAt(withNodes(nodes(1, 0, 0, 0)), func(at *v1alpha1.At) { at.UID = "other" }), child: newChildOn("n1"), want: "ReleaseAt"},
-		"the parent is being deleted":                {parent: leaving, child: newChildOn("n1"), want: "nothing"},
-		"the parent is being deleted, and it is":     {parent: leaving, child: newChildOn("n1", deleting), want: "DONE Failed/AtDeleted"},
-		"the parent is being deleted, it runs":       {parent: leaving, child: newChildOn("n1", withPod), pod: podOf(newChildOn("n1"), func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded }), want: "DONE Complete/Completed"},
-		"the parent is being deleted, it has ended":  {parent: leaving, child: newChildOn("n1", done), want: "ReleaseAt"},
-		"the parent is suspended":                    {parent: held, child: newChildOn("n1"), want: "nothing"},
-		"the parent is suspended, it runs":           {parent: held, child: newChildOn("n1", withPod), pod: podOf(newChildOn("n1"), func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded }), want: "DONE Complete/Completed"},
-		"the parent is suspended, a retry is due":    {parent: held, child: newChildOn("n1", func(at *v1alpha1.At) { at.Status = *nextAttempt(1, due) }), want: "nothing"},
-		"too many have failed":                       {parent: tooMany, child: newChildOn("n1"), want: "DONE Failed/NotStarted"},
-		"too many have failed, it waits":             {parent: tooMany, child: newChildOn("n1", withSuspended), want: "nothing"},
-		"too many have failed, it has a Pod":         {parent: tooMany, child: newChildOn("n1"), pod: podOf(newChildOn("n1")), want: "RUNNING"},
-		"a retry is due, and the node is gone":       {parent: running, child: newChildOn("n1", func(at *v1alpha1.At) { at.Status = *nextAttempt(1, now.Add(time.Minute)) }), edit: func(w *World) { w.Node = nil }, want: "DONE Failed/NodeGone"},
-		"the parent was deleted without it":          {child: newChildOn("n1", func(at *v1alpha1.At) { at.OwnerReferences = nil }), want: "ReleaseAt"},
-		"and it is released":                         {child: newChildOn("n1", released, func(at *v1alpha1.At) { at.OwnerReferences = nil }), want: "PENDING"},
-		"and a user removes its label":               {child: newChildOn("n1", released, func(at *v1alpha1.At) { at.OwnerReferences, at.Labels = nil, nil }), want: "create example-at-n1-pod: image /bin/sh -c echo YAY on n1"},
-		"the parent has ended":                       {parent: ended, child: newChildOn("n1"), want: "DONE Failed/NotStarted"},
-		"the parent has ended, and it has":           {parent: ended, child: newChildOn("n1", done), want: "ReleaseAt"},
-		"it has ended":                               {parent: running, child: newChildOn("n1", done), want: "nothing"},
-		"it is deleted":                              {parent: running, child: newChildOn("n1", deleting), want: "DONE Failed/AtDeleted"},
-		"it is deleted while it waits":               {parent: running, child: newChildOn("n1", withSuspended, deleting), want: "DONE Failed/AtDeleted"},
-		"it is deleted while it runs":                {parent: running, child: newChildOn("n1", withPod, deleting), pod: podOf(newChildOn("n1")), want: "FailureTarget/AtDeleted"},
-		"it is being stopped":                        {parent: running, child: newChildOn("n1", withPod, deleting, stopped("AtDeleted")), pod: podOf(newChildOn("n1")), want: "delete Pod"},
-		"it was stopped":                             {parent: running, child: newChildOn("n1", withPod, deleting, stopped("AtDeleted")), pod: podOf(newChildOn("n1"), deleted, func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodFailed }), want: "DONE Failed/AtDeleted"},
-		"it is deleted, and had ended":               {parent: running, child: newChildOn("n1", withPod, deleting), pod: podOf(newChildOn("n1"), func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded }), want: "DONE Complete/Completed"},
-		"it is deleted, and its Pod is gone":         {parent: running, child: newChildOn("n1", withPod, deleting), want: "DONE Failed/PodLost"},
-		"it is leaving":                              {parent: running, child: newChildOn("n1", released, deleting), want: "nothing"},
-		"the parent was read long ago":               {parent: running, child: newChildOn("n1"), edit: func(w *World) { w.AsOf = now.Add(-staleness.FreshFor) }, want: "read 1"},
-		"the node is gone":                           {parent: running, child: newChildOn("n1"), edit: func(w *World) { w.Node = nil }, want: "DONE Failed/NodeGone"},
-		"the node was added again":                   {parent: running, child: newChildOn("n1"), edit: func(w *World) { w.Node.CreationTimestamp = metav1.Time{Time: due.Add(time.Second)} }, want: "DONE Failed/NodeGone"},
-		"the nodes are forbidden":                    {parent: running, child: newChildOn("n1"), edit: func(w *World) { w.NodesErr = nodesForbidden }, want: "PENDING"},
-		"it runs, the node is gone":                  {parent: running, child: newChildOn("n1", withPod), pod: podOf(newChildOn("n1")), edit: func(w *World) { w.Node = nil }, want: "FailureTarget/NodeGone"},
-		"it runs, the node was added again":          {parent: running, child: newChildOn("n1", withPod), pod: podOf(newChildOn("n1")), edit: func(w *World) { w.Node.CreationTimestamp = metav1.Time{Time: due.Add(time.Second)} }, want: "FailureTarget/NodeGone"},
-		"the node is gone, the Pod is being deleted": {parent: running, child: newChildOn("n1", withPod, stopped("NodeGone")), pod: podOf(newChildOn("n1")), edit: func(w *World) { w.Node = nil }, want: "delete Pod"},
-		"the node is gone, no kubelet ends the Pod":  {parent: running, child: newChildOn("n1", withPod, stopped("NodeGone")), pod: podOf(newChildOn("n1"), deleted), edit: func(w *World) { w.Node = nil }, want: "DONE Failed/NodeGone"},
-		"the node is gone, the Pod had ended":        {parent: running, child: newChildOn("n1", withPod), pod: podOf(newChildOn("n1"), func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded }), edit: func(w *World) { w.Node = nil }, want: "DONE Complete/Completed"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			world := World{At: tc.child, Parent: tc.parent, Pods: podsOf(tc.pod), Live: LiveAll, AsOf: now, Node: newNode("n1"), Now: now}
-			if tc.edit != nil {
-				tc.edit(&world)
-			}
-			if got := describe(tc.child, Decide(world), now); got != tc.want {
-				t.Errorf("got %s, want %s", got, tc.want)
-			}
-		})
-	}
+	testDecide(t, map[string]decideCase{
+		"it may start":                 {parent: running, at: newChildOn("n1"), want: "CreatePod due 10:12:00; wait 1m0s; read At"},
+		"not all exist":                {parent: newAt(withNodes(&v1alpha1.AtNodesStatus{})), at: newChildOn("n1"), want: "nothing"},
+		"the parent is outdated":       {parent: newAt(withNodes(nil)), at: newChildOn("n1"), want: "nothing"},
+		"it waits for its turn":        {parent: running, at: newChildOn("n1", withSuspended), want: "nothing"},
+		"an At that happens to own it": {parent: newAt(), at: newChildOn("n1", released), want: "CreatePod due 10:12:00; wait 1m0s; read At"},
+		"an At of another name":        {parent: running, at: newChildOn("n1", released, func(at *v1alpha1.At) { at.Name = "other" }), want: "CreatePod due 10:12:00; wait 1m0s; read At"},
+		"an At whose owner is gone":    {at: newChildOn("n1", released, func(at *v1alpha1.At) { at.Name = "other" }), want: "CreatePod due 10:12:00; wait 1m0s; read At"},
+		"a Pod was tried, the node does not exist": {
+			at: onNode, world: noNode,
+			want: "Phase=DONE; CompletionTime=10:12:04; Failed NodeGone: Node n1 does not exist or was removed: the command did not run.; Warning NodeGone; read all",
+		},
+		"the parent is gone":                 {at: newChildOn("n1"), want: "ReleaseAt"},
+		"the parent is gone, it is released": {at: newChildOn("n1", released), want: "nothing"},
+		"the parent has another UID":         {parent: newAt(withNodes(nodes(1, 0, 0, 0)), func(at *v1alpha1.At) { at.UID = "other" }), at: newChildOn("n1"), want: "ReleaseAt"},
+		"the parent is being deleted":        {parent: leaving, at: newChildOn("n1"), want: "nothing"},
+		"the parent is being deleted, and it is": {
+			parent: leaving, at: newChildOn("n1", deleting),
+			want: "Phase=DONE; CompletionTime=10:12:04; Failed AtDeleted: This At was deleted before it ended.; Warning AtDeleted; read all",
+		},
+		"the parent is being deleted, it runs": {
+			parent: leaving, at: newChildOn("n1", withPod), pod: childPod(corev1.PodSucceeded),
+			want: "Phase=DONE; CompletionTime=10:12:04; Pod.AtGeneration=2; Pod.Phase=Succeeded; Complete Completed: The command ended with exit code 0.; Normal Completed",
+		},
+		"the parent is being deleted, it has ended": {parent: leaving, at: newChildOn("n1", done), want: "ReleaseAt"},
+		"the parent is suspended":                   {parent: held, at: newChildOn("n1"), want: "nothing"},
+		"the parent is suspended, it runs": {
+			parent: held, at: newChildOn("n1", withPod), pod: childPod(corev1.PodSucceeded),
+			want: "Phase=DONE; CompletionTime=10:12:04; Pod.AtGeneration=2; Pod.Phase=Succeeded; Complete Completed: The command ended with exit code 0.; Normal Completed",
+		},
+		"the parent is suspended, a retry is due": {parent: held, at: newChildOn("n1", func(at *v1alpha1.At) { at.Status = *nextAttempt(1, due) }), want: "nothing"},
+		"too many have failed": {
+			parent: tooMany, at: newChildOn("n1"),
+			want: "Phase=DONE; CompletionTime=10:12:04; Failed NotStarted: More nodes failed than spec.nodes.maxFailed allows: the command was not started on this node.; Warning NotStarted; read all",
+		},
+		"too many have failed, it waits": {parent: tooMany, at: newChildOn("n1", withSuspended), want: "nothing"},
+		"too many have failed, it has a Pod": {
+			parent: tooMany, at: newChildOn("n1"), pod: childPod(corev1.PodRunning),
+			want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:00.01; Pod.Name=example-at-n1-pod; Pod.UID=pod-uid; Pod.AtGeneration=2; Pod.Phase=Running; Pod.NodeName=n1; Normal SuccessfulCreate: Created Pod example-at-n1-pod",
+		},
+		"a retry is due, and the node is gone": {
+			parent: running, at: newChildOn("n1", func(at *v1alpha1.At) { at.Status = *nextAttempt(1, now.Add(time.Minute)) }), world: noNode,
+			want: "Phase=DONE; CompletionTime=10:12:04; no NextAttemptTime; Failed NodeGone: Node n1 does not exist or was removed: the command did not run.; Warning NodeGone; read all",
+		},
+		"the parent was deleted without it": {at: newChildOn("n1", orphaned), want: "ReleaseAt"},
+		"and it is released": {
+			at:   newChildOn("n1", released, orphaned),
+			want: "Blocked OwnerMissing: Label cnat.programming-kubernetes.info/at-uid says that another object created this At, but the At has no such owner. It may have run before: it may be a copy, or restored from a backup. Delete it. Or, to run it, remove the label: kubectl label at example-at-n1 -n default cnat.programming-kubernetes.info/at-uid-; Warning OwnerMissing",
+		},
+		"and a user removes its label": {at: newChildOn("n1", released, func(at *v1alpha1.At) { at.OwnerReferences, at.Labels = nil, nil }), want: "CreatePod due 10:12:00; wait 1m0s; read At"},
+		"the parent has ended": {
+			parent: ended, at: newChildOn("n1"),
+			want: "Phase=DONE; CompletionTime=10:12:04; Failed NotStarted: At example-at has ended: the command was not started on this node.; Warning NotStarted; read all",
+		},
+		"the parent has ended, and it has": {parent: ended, at: newChildOn("n1", done), want: "ReleaseAt"},
+		"it has ended":                     {parent: running, at: newChildOn("n1", done), want: "nothing"},
+		"it is deleted": {
+			parent: running, at: newChildOn("n1", deleting),
+			want: "Phase=DONE; CompletionTime=10:12:04; Failed AtDeleted: This At was deleted before it ended.; Warning AtDeleted; read all",
+		},
+		"it is deleted while it waits": {
+			parent: running, at: newChildOn("n1", withSuspended, deleting),
+			want: "Phase=DONE; CompletionTime=10:12:04; Failed AtDeleted: This At was deleted before it ended.; Warning AtDeleted; read all",
+		},
+		"it is deleted while it runs": {
+			parent: running, at: newChildOn("n1", withPod, deleting), pod: childPod(corev1.PodRunning),
+			want: "FailureTarget AtDeleted: This At was deleted before it ended.",
+		},
+		"it is being stopped": {
+			parent: running, at: newChildOn("n1", withPod, deleting, stopped("AtDeleted")), pod: childPod(corev1.PodRunning),
+			want: "DeletePod example-at-n1-pod; wait 1m0s",
+		},
+		"it was stopped": {
+			parent: running, at: newChildOn("n1", withPod, deleting, stopped("AtDeleted")), pod: childPod(corev1.PodFailed, deleted),
+			want: "Phase=DONE; CompletionTime=10:12:04; Pod.AtGeneration=2; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:04; Failed AtDeleted: why; Warning AtDeleted",
+		},
+		"it is deleted, and had ended": {
+			parent: running, at: newChildOn("n1", withPod, deleting), pod: childPod(corev1.PodSucceeded),
+			want: "Phase=DONE; CompletionTime=10:12:04; Pod.AtGeneration=2; Pod.Phase=Succeeded; Complete Completed: The command ended with exit code 0.; Normal Completed",
+		},
+		"it is deleted, and its Pod is gone": {
+			parent: running, at: newChildOn("n1", withPod, deleting),
+			want: "Phase=DONE; CompletionTime=10:12:04; Failed=1; LastFailureTime=10:12:04; Failed PodLost: Pod example-at-n1-pod was deleted before the controller saw how it ended; the command will not run again.; Warning PodLost; read all",
+		},
+		"it is leaving": {parent: running, at: newChildOn("n1", released, deleting), want: "nothing"},
+		"the node is gone": {
+			parent: running, at: newChildOn("n1"), world: noNode,
+			want: "Phase=DONE; CompletionTime=10:12:04; Failed NodeGone: Node n1 does not exist or was removed: the command did not run.; Warning NodeGone; read all",
+		},
+		"the node was added again": {
+			parent: running, at: newChildOn("n1"), world: newerNode,
+			want: "Phase=DONE; CompletionTime=10:12:04; Failed NodeGone: Node n1 does not exist or was removed: the command did not run.; Warning NodeGone; read all",
+		},
+		"the nodes are forbidden": {
+			parent: running, at: newChildOn("n1"), world: nodesUnreadable,
+			want: "Blocked NodesForbidden: spec.node and spec.nodes require that the controller can get, list and watch nodes: no; Warning NodesForbidden; retry blocked",
+		},
+		"it runs, the node is gone": {
+			parent: running, at: newChildOn("n1", withPod), pod: childPod(corev1.PodRunning), world: noNode,
+			want: "FailureTarget NodeGone: Node n1 was removed while Pod example-at-n1-pod was on it: the outcome of the command is unknown.; read all",
+		},
+		"it runs, the node was added again": {
+			parent: running, at: newChildOn("n1", withPod), pod: childPod(corev1.PodRunning), world: newerNode,
+			want: "FailureTarget NodeGone: Node n1 was removed while Pod example-at-n1-pod was on it: the outcome of the command is unknown.; read all",
+		},
+		"the node is gone, the Pod is being deleted": {
+			parent: running, at: newChildOn("n1", withPod, stopped("NodeGone")), pod: childPod(corev1.PodRunning), world: noNode,
+			want: "DeletePod example-at-n1-pod; wait 1m0s",
+		},
+		"the node is gone, no kubelet ends the Pod": {
+			parent: running, at: newChildOn("n1", withPod, stopped("NodeGone")), pod: childPod(corev1.PodRunning, deleted), world: noNode,
+			want: "Phase=DONE; CompletionTime=10:12:04; Failed=1; LastFailureTime=10:12:04; Failed NodeGone: why; Warning NodeGone; read all",
+		},
+		"the node is gone, the Pod had ended": {
+			parent: running, at: newChildOn("n1", withPod), pod: childPod(corev1.PodSucceeded), world: noNode,
+			want: "Phase=DONE; CompletionTime=10:12:04; Pod.AtGeneration=2; Pod.Phase=Succeeded; Complete Completed: The command ended with exit code 0.; Normal Completed",
+		},
+	})
 }
 
 // TestNameTaken checks what a run on nodes advises if an At has the name of one of its

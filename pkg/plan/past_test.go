@@ -17,7 +17,6 @@ limitations under the License.
 package plan
 
 import (
-	"strings"
 	"testing"
 	"time"
 
@@ -53,42 +52,41 @@ const inPastMessage = "spec.schedule was 364 days in the past when the At was cr
 // not run, unless they have a starting deadline, or nobody can have mistyped the time.
 func TestScheduleInPast(t *testing.T) {
 	late := due.AddDate(0, 0, 364) // a year was mistyped
-	starts := Decision{Action: CreatePod{Due: late}, Delay: time.Minute}
-	blocks := Decision{
-		Status: ptr.To(pendingWith(blocked(late, v1alpha1.ReasonScheduleInPast, inPastMessage))),
-		Events: []Event{warning(v1alpha1.ReasonScheduleInPast, inPastMessage)},
-	}
-	startsSinceDue := Decision{Action: CreatePod{Due: due}, Delay: time.Minute}
-	for name, tc := range map[string]struct {
-		mutate []func(*v1alpha1.At)
-		status v1alpha1.AtStatus
-		now    time.Time
-		want   Decision
-	}{
-		"created 364 days later":              {[]func(*v1alpha1.At){createdAt(late)}, pendingWith(), late, blocks},
-		"and reported":                        {[]func(*v1alpha1.At){createdAt(late)}, pendingWith(blocked(late, v1alpha1.ReasonScheduleInPast, inPastMessage)), late.Add(time.Hour), Decision{}},
-		"with a starting deadline":            {[]func(*v1alpha1.At){createdAt(late), withStartingDeadline(365 * 24 * 3600)}, pendingWith(), late, starts},
-		"created a day later":                 {[]func(*v1alpha1.At){createdAt(due.AddDate(0, 0, 1))}, pendingWith(), late, Decision{Action: CreatePod{Due: due.AddDate(0, 0, 1)}, Delay: time.Minute}},
-		"the controller was away for a year":  {[]func(*v1alpha1.At){createdAt(earlier)}, pendingWith(), late, startsSinceDue},
-		"edited 364 days later":               {[]func(*v1alpha1.At){createdAt(earlier), editedSince(late)}, pendingWith(), late, starts},
-		"an At of a CronAt":                   {[]func(*v1alpha1.At){createdAt(late), ownedByCronAt}, pendingWith(), late, starts},
-		"OwnerMissing, the label was removed": {[]func(*v1alpha1.At){createdAt(late)}, pendingWith(blocked(late, v1alpha1.ReasonOwnerMissing, "")), late, starts},
-		"suspended":                           {[]func(*v1alpha1.At){createdAt(late), withSuspended}, pendingWith(suspended(earlier)), late, Decision{}},
-		"created two years later":             {[]func(*v1alpha1.At){createdAt(due.AddDate(2, 0, 0))}, pendingWith(blocked(late, v1alpha1.ReasonScheduleInPast, "")), due.AddDate(2, 0, 0), Decision{Status: ptr.To(pendingWith(blocked(late, v1alpha1.ReasonScheduleInPast, strings.Replace(inPastMessage, "364", "731", 1))))}},
-		"the example of the book":             {[]func(*v1alpha1.At){createdAt(late), withSchedule("2019-04-12T10:12:00Z")}, pendingWith(), late, starts},
-		"for a restart": {[]func(*v1alpha1.At){createdAt(late), func(at *v1alpha1.At) {
-			at.Spec.Restart = &v1alpha1.AtRestart{Kind: v1alpha1.RestartDeployment, Name: "web"}
-		}}, pendingWith(), late, blocks},
-		"for nodes": {[]func(*v1alpha1.At){createdAt(late), func(at *v1alpha1.At) { at.Spec.Nodes = &v1alpha1.AtNodes{} }}, pendingWith(), late, blocks},
-	} {
-		t.Run(name, func(t *testing.T) {
-			at := newAt(append([]func(*v1alpha1.At){withStatus(tc.status)}, tc.mutate...)...)
-			got := Decide(World{At: at, Live: LiveAll, AsOf: tc.now, Now: tc.now})
-			if diff := cmp.Diff(tc.want, got, equate); diff != "" {
-				t.Errorf("Decide (-want +got):\n%s", diff)
-			}
-		})
-	}
+	testDecide(t, map[string]decideCase{
+		"created 364 days later": {
+			at: newAt(createdAt(late)), now: late,
+			want: "Blocked ScheduleInPast: spec.schedule was 364 days in the past when the At was created, so nothing runs: correct it. To run the At now, set spec.schedule to the present time. If an At may start that late, set spec.startingDeadlineSeconds.; Warning ScheduleInPast",
+		},
+		"and reported": {
+			at: newAt(withStatus(pendingWith(blocked(late, v1alpha1.ReasonScheduleInPast, inPastMessage))), createdAt(late)), now: late.Add(time.Hour),
+			want: "nothing",
+		},
+		"with a starting deadline":           {at: newAt(createdAt(late), withStartingDeadline(365*24*3600)), now: late, want: "CreatePod due 2027-12-23 10:12:00; wait 1m0s; read At"},
+		"created a day later":                {at: newAt(createdAt(due.AddDate(0, 0, 1))), now: late, want: "CreatePod due 2026-12-25 10:12:00; wait 1m0s; read At"},
+		"the controller was away for a year": {at: newAt(createdAt(earlier)), now: late, want: "CreatePod due 10:12:00; wait 1m0s; read At"},
+		"edited 364 days later":              {at: newAt(createdAt(earlier), editedSince(late)), now: late, want: "CreatePod due 2027-12-23 10:12:00; wait 1m0s; read At"},
+		"an At of a CronAt":                  {at: newAt(createdAt(late), ownedByCronAt), now: late, want: "CreatePod due 2027-12-23 10:12:00; wait 1m0s; read At"},
+		"OwnerMissing, the label was removed": {
+			at: newAt(withStatus(pendingWith(blocked(late, v1alpha1.ReasonOwnerMissing, ""))), createdAt(late)), now: late,
+			want: "CreatePod due 2027-12-23 10:12:00; wait 1m0s; read At",
+		},
+		"suspended": {at: newAt(withStatus(pendingWith(suspended(earlier))), createdAt(late), withSuspended), now: late, want: "nothing"},
+		"created two years later": {
+			at: newAt(withStatus(pendingWith(blocked(late, v1alpha1.ReasonScheduleInPast, ""))), createdAt(due.AddDate(2, 0, 0))), now: due.AddDate(2, 0, 0),
+			want: "Blocked ScheduleInPast: spec.schedule was 731 days in the past when the At was created, so nothing runs: correct it. To run the At now, set spec.schedule to the present time. If an At may start that late, set spec.startingDeadlineSeconds. (since 2027-12-23 10:12:00)",
+		},
+		"the example of the book": {at: newAt(createdAt(late), withSchedule("2019-04-12T10:12:00Z")), now: late, want: "CreatePod due 2027-12-23 10:12:00; wait 1m0s; read At"},
+		"for a restart": {
+			at: newAt(createdAt(late), func(at *v1alpha1.At) {
+				at.Spec.Restart = &v1alpha1.AtRestart{Kind: v1alpha1.RestartDeployment, Name: "web"}
+			}), now: late,
+			want: "Blocked ScheduleInPast: spec.schedule was 364 days in the past when the At was created, so nothing runs: correct it. To run the At now, set spec.schedule to the present time. If an At may start that late, set spec.startingDeadlineSeconds.; Warning ScheduleInPast",
+		},
+		"for nodes": {
+			at: newAt(createdAt(late), func(at *v1alpha1.At) { at.Spec.Nodes = &v1alpha1.AtNodes{} }), now: late,
+			want: "Blocked ScheduleInPast: spec.schedule was 364 days in the past when the At was created, so nothing runs: correct it. To run the At now, set spec.schedule to the present time. If an At may start that late, set spec.startingDeadlineSeconds.; Warning ScheduleInPast",
+		},
+	})
 }
 
 // TestRanAtOnce checks which starts long after the scheduled time have an event, also if

@@ -28,14 +28,15 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-// decideCase is a world and the expected decision.
+// decideCase is a world, and the text of the decision if it comes from caches. From the API
+// server, the same follows without reading anything.
 type decideCase struct {
-	at   *v1alpha1.At
-	pod  *corev1.Pod
-	now  time.Time // the default is now
-	want Decision
-	// needs is what must be read if the world comes from caches. For a creation, that is the At.
-	needs Reads
+	at, parent *v1alpha1.At
+	children   []*v1alpha1.At
+	pod        *corev1.Pod
+	world      func(*World) // what else differs, or nil
+	now        time.Time    // the default is now
+	want       string
 }
 
 func testDecide(t *testing.T, cases map[string]decideCase) {
@@ -50,20 +51,22 @@ func (tc decideCase) test(t *testing.T) {
 		tc.now = now
 	}
 	explained(&tc.at.Status)
-	explained(tc.want.Status)
 	before := tc.at.DeepCopy()
-	world := World{At: tc.at, Pods: podsOf(tc.pod), Live: LiveAll, AsOf: tc.now, Forecast: &Forecast{}, Now: tc.now}
-	if diff := cmp.Diff(tc.want, Decide(world), equate); diff != "" {
-		t.Errorf("Decide (-want +got):\n%s", diff)
+	w := World{At: tc.at, Parent: tc.parent, Children: tc.children, Pods: podsOf(tc.pod), Live: LiveAll, AsOf: tc.now, Forecast: &Forecast{}, Now: tc.now}
+	w.Nodes = []*corev1.Node{newNode("n1"), newNode("n2"), newNode("n3")}
+	w.Node = w.Nodes[0]
+	if tc.world != nil {
+		tc.world(&w)
 	}
-	world.Live, world.AsOf = Cached, time.Time{}
-	cached := tc.want
-	cached.Needs = tc.needs
-	if _, creates := tc.want.Action.(CreatePod); creates {
-		cached.Needs = LiveAt
+	live := Decide(w)
+	w.Live, w.AsOf = Cached, time.Time{}
+	cached := Decide(w)
+	if got := textOf(w, cached); got != tc.want {
+		t.Errorf("got  %s\nwant %s", got, tc.want)
 	}
-	if diff := cmp.Diff(cached, Decide(world), equate); diff != "" {
-		t.Errorf("Decide on caches (-want +got):\n%s", diff)
+	cached.Needs = Cached
+	if diff := cmp.Diff(cached, live, equate); diff != "" {
+		t.Errorf("-on caches +live:\n%s", diff)
 	}
 	if diff := cmp.Diff(before, tc.at); diff != "" {
 		t.Errorf("Decide changed its At:\n%s", diff)
@@ -73,26 +76,17 @@ func (tc decideCase) test(t *testing.T) {
 // TestDecide covers what holds for an At in any state.
 func TestDecide(t *testing.T) {
 	testDecide(t, map[string]decideCase{
-		"being deleted: nothing starts": {at: newAt(func(at *v1alpha1.At) { at.DeletionTimestamp = &metav1.Time{Time: earlier} }), want: Decision{}},
-		"edited, nothing else changes, the status was never written: no write": {
-			at: newAt(func(at *v1alpha1.At) { at.Generation = 3 }), now: earlier,
-			want: Decision{Delay: time.Hour - Lead(newAt().UID)},
-		},
-		"edited while pending: observed": {
-			at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 1})), now: earlier,
-			want: Decision{Status: ptr.To(pendingWith()), Delay: time.Hour - Lead(newAt().UID)},
-		},
+		"being deleted: nothing starts":                                        {at: newAt(func(at *v1alpha1.At) { at.DeletionTimestamp = &metav1.Time{Time: earlier} }), want: "nothing"},
+		"edited, nothing else changes, the status was never written: no write": {at: newAt(func(at *v1alpha1.At) { at.Generation = 3 }), now: earlier, want: "wait 49m17.117s"},
+		"edited while pending: observed":                                       {at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 1})), now: earlier, want: "write; wait 49m17.117s"},
 		"edited while running: observed": {
 			at: newAt(withStatus(running(corev1.PodRunning)), func(at *v1alpha1.At) { at.Generation = 3 }), pod: newPod(corev1.PodRunning),
-			want: Decision{Status: changed(running(corev1.PodRunning), func(status *v1alpha1.AtStatus) { status.ObservedGeneration = 3 }), Delay: time.Minute},
+			want: "write; wait 1m0s",
 		},
-		"edited when done: observed": {
-			at:   newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone, ObservedGeneration: 1})),
-			want: Decision{Status: &v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone, ObservedGeneration: 2}},
-		},
+		"edited when done: observed": {at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone, ObservedGeneration: 1})), want: "write"},
 		"done, its time to live over, but it is being deleted": {
 			at:   newAt(withDone(v1alpha1.ConditionComplete, now), withTTL(0), func(at *v1alpha1.At) { at.DeletionTimestamp = &metav1.Time{Time: now} }),
-			want: Decision{},
+			want: "nothing",
 		},
 	})
 }

@@ -376,7 +376,17 @@ func rehearsedCondition(reason, message string) metav1.Condition {
 // TestDecideRehearsed covers what the status of an At says of rehearsals.
 func TestDecideRehearsed(t *testing.T) {
 	const failure, before = "Rehearsed at 2026-12-24T10:12:04Z: words", "Rehearsed at 2026-12-24T10:02:04Z: other words"
-	result := func(reason string) Rehearsal { return NewRehearsal(reason, "words", now) }
+	rehearsed := func(reason string) func(*World) {
+		return func(w *World) {
+			w.Rehearses, w.Forecast = true, &Forecast{Rehearsal: NewRehearsal(reason, "words", now)}
+		}
+	}
+	withRehearsals := func(w *World) { w.Rehearses = true }
+	rehearses := func(status v1alpha1.AtStatus, mutate ...func(*v1alpha1.At)) *v1alpha1.At {
+		return newAt(append([]func(*v1alpha1.At){withStatus(status), withRehearse}, mutate...)...)
+	}
+	edited := func(at *v1alpha1.At) { at.Generation++ }
+	unwanted := func(at *v1alpha1.At) { at.Spec.Rehearse = false }
 	passed := rehearsedCondition(v1alpha1.ReasonPassed, "words")
 	failed := rehearsedCondition(v1alpha1.ReasonImagePullFailed, failure)
 	with := func(conditions ...metav1.Condition) v1alpha1.AtStatus {
@@ -389,98 +399,67 @@ func TestDecideRehearsed(t *testing.T) {
 		return status
 	}
 	pending := v1alpha1.AtStatus{Phase: v1alpha1.PhasePending}
-	for name, tc := range map[string]struct {
-		status   v1alpha1.AtStatus
-		edit     func(*v1alpha1.At)
-		off      bool // rehearsals
-		forecast *Forecast
-		want     *v1alpha1.AtStatus // nil: not written
-		events   []Event
-	}{
-		"passed": {
-			status: pending, forecast: &Forecast{Rehearsal: result(v1alpha1.ReasonPassed)}, want: ptr.To(with(passed)),
-		},
-		"passed, and written": {
-			status: with(passed), forecast: &Forecast{Rehearsal: result(v1alpha1.ReasonPassed)},
-		},
+	testDecide(t, map[string]decideCase{
+		"passed":              {at: rehearses(pending), world: rehearsed(v1alpha1.ReasonPassed), want: "RehearsedAt=10:12:04; Rehearsed Passed: words"},
+		"passed, and written": {at: rehearses(with(passed)), world: rehearsed(v1alpha1.ReasonPassed), want: "wait 49m13.117s"},
 		"passed, but another controller has written a newer result": {
-			status:   ago(-time.Second, with(failed, blocked(now, v1alpha1.ReasonImagePullFailed, failure))),
-			forecast: &Forecast{Rehearsal: result(v1alpha1.ReasonPassed)},
+			at: rehearses(ago(-time.Second, with(failed, blocked(now, v1alpha1.ReasonImagePullFailed, failure)))), world: rehearsed(v1alpha1.ReasonPassed),
+			want: "wait 49m13.117s",
 		},
 		"failed": {
-			status: pending, forecast: &Forecast{Rehearsal: result(v1alpha1.ReasonImagePullFailed)},
-			want: ptr.To(with(failed, blocked(now, v1alpha1.ReasonImagePullFailed, failure))), events: []Event{warning(v1alpha1.ReasonImagePullFailed, failure)},
+			at: rehearses(pending), world: rehearsed(v1alpha1.ReasonImagePullFailed),
+			want: "RehearsedAt=10:12:04; not Rehearsed ImagePullFailed: Rehearsed at 2026-12-24T10:12:04Z: words; Blocked ImagePullFailed: Rehearsed at 2026-12-24T10:12:04Z: words; Warning ImagePullFailed",
 		},
 		"failed again after ten minutes: no event": {
-			status:   ago(RehearsalPeriod, with(rehearsedCondition(v1alpha1.ReasonImagePullFailed, before), blocked(now, v1alpha1.ReasonImagePullFailed, before))),
-			forecast: &Forecast{Rehearsal: result(v1alpha1.ReasonImagePullFailed)},
-			want:     ptr.To(with(failed, blocked(now, v1alpha1.ReasonImagePullFailed, failure))),
+			at: rehearses(ago(RehearsalPeriod, with(rehearsedCondition(v1alpha1.ReasonImagePullFailed, before), blocked(now, v1alpha1.ReasonImagePullFailed, before)))), world: rehearsed(v1alpha1.ReasonImagePullFailed),
+			want: "RehearsedAt=10:12:04; not Rehearsed ImagePullFailed: Rehearsed at 2026-12-24T10:12:04Z: words; Blocked ImagePullFailed: Rehearsed at 2026-12-24T10:12:04Z: words",
 		},
 		"refused again after ten minutes: no event": {
-			status:   ago(RehearsalPeriod, with(rehearsedCondition(v1alpha1.ReasonRehearsalRefused, before))),
-			forecast: &Forecast{Rehearsal: result(v1alpha1.ReasonRehearsalRefused)}, want: ptr.To(with(rehearsedCondition(v1alpha1.ReasonRehearsalRefused, failure))),
+			at: rehearses(ago(RehearsalPeriod, with(rehearsedCondition(v1alpha1.ReasonRehearsalRefused, before)))), world: rehearsed(v1alpha1.ReasonRehearsalRefused),
+			want: "RehearsedAt=10:12:04; not Rehearsed RehearsalRefused: Rehearsed at 2026-12-24T10:12:04Z: words",
 		},
 		"failed, and nothing else is known": {
-			status: with(failed, blocked(now, v1alpha1.ReasonImagePullFailed, failure)),
+			at: rehearses(with(failed, blocked(now, v1alpha1.ReasonImagePullFailed, failure))), world: func(w *World) { w.Rehearses, w.Forecast = true, nil },
+			want: "preflight; wait 49m13.117s",
 		},
-		"failed, and the Pod is accepted": {
-			status: with(failed, blocked(now, v1alpha1.ReasonImagePullFailed, failure)), forecast: &Forecast{},
-		},
+		"failed, and the Pod is accepted": {at: rehearses(with(failed, blocked(now, v1alpha1.ReasonImagePullFailed, failure))), world: withRehearsals, want: "wait 49m13.117s"},
 		"failed, and the Pod is refused": {
-			status: with(failed, blocked(now, v1alpha1.ReasonImagePullFailed, failure)), forecast: newForecast(v1alpha1.ReasonPodRefused, "quota"),
-			want: ptr.To(with(failed, blocked(now, v1alpha1.ReasonPodRefused, forecastPrefix+"quota"))), events: []Event{warning(v1alpha1.ReasonPodRefused, forecastPrefix+"quota")},
+			at: rehearses(with(failed, blocked(now, v1alpha1.ReasonImagePullFailed, failure))), world: func(w *World) { w.Rehearses, w.Forecast = true, newForecast(v1alpha1.ReasonPodRefused, "quota") },
+			want: "Blocked PodRefused: If it were due now: quota; Warning PodRefused",
 		},
 		"failed, and the Pod is no longer refused": {
-			status: with(failed, blocked(now, v1alpha1.ReasonPodRefused, forecastPrefix+"quota")), forecast: &Forecast{},
-			want: ptr.To(with(failed, blocked(now, v1alpha1.ReasonImagePullFailed, failure))), events: []Event{warning(v1alpha1.ReasonImagePullFailed, failure)},
+			at: rehearses(with(failed, blocked(now, v1alpha1.ReasonPodRefused, forecastPrefix+"quota"))), world: withRehearsals,
+			want: "Blocked ImagePullFailed: Rehearsed at 2026-12-24T10:12:04Z: words; Warning ImagePullFailed",
 		},
 		"failed, then passed": {
-			status: ago(time.Second, with(failed, blocked(now, v1alpha1.ReasonImagePullFailed, failure))), forecast: &Forecast{Rehearsal: result(v1alpha1.ReasonPassed)},
-			want: ptr.To(with(passed)),
+			at: rehearses(ago(time.Second, with(failed, blocked(now, v1alpha1.ReasonImagePullFailed, failure)))), world: rehearsed(v1alpha1.ReasonPassed),
+			want: "RehearsedAt=10:12:04; Rehearsed Passed: words; no Blocked",
 		},
 		"failed, and edited": {
-			status: with(failed, blocked(now, v1alpha1.ReasonImagePullFailed, failure)), edit: func(at *v1alpha1.At) { at.Generation++ },
-			want: &v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 3},
+			at: rehearses(with(failed, blocked(now, v1alpha1.ReasonImagePullFailed, failure)), edited), world: func(w *World) { w.Rehearses, w.Forecast = true, nil },
+			want: "no RehearsedAt; no Rehearsed; no Blocked",
 		},
 		"failed, and no longer wanted": {
-			status: with(failed, blocked(now, v1alpha1.ReasonImagePullFailed, failure)), edit: func(at *v1alpha1.At) { at.Spec.Rehearse = false },
-			want: &v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 2},
+			at: rehearses(with(failed, blocked(now, v1alpha1.ReasonImagePullFailed, failure)), unwanted), world: func(w *World) { w.Rehearses, w.Forecast = true, nil },
+			want: "no RehearsedAt; no Rehearsed; no Blocked",
 		},
 		"failed, and rehearsals are turned off": {
-			status: with(failed, blocked(now, v1alpha1.ReasonImagePullFailed, failure)), off: true, forecast: &Forecast{},
-			want: &v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 2},
+			at: rehearses(with(failed, blocked(now, v1alpha1.ReasonImagePullFailed, failure))), world: func(w *World) { w.Rehearses = false },
+			want: "no RehearsedAt; no Rehearsed; no Blocked",
 		},
 		"refused: an event, but not Blocked": {
-			status: pending, forecast: &Forecast{Rehearsal: result(v1alpha1.ReasonRehearsalRefused)},
-			want: ptr.To(with(rehearsedCondition(v1alpha1.ReasonRehearsalRefused, failure))), events: []Event{warning(v1alpha1.ReasonRehearsalRefused, failure)},
+			at: rehearses(pending), world: rehearsed(v1alpha1.ReasonRehearsalRefused),
+			want: "RehearsedAt=10:12:04; not Rehearsed RehearsalRefused: Rehearsed at 2026-12-24T10:12:04Z: words; Warning RehearsalRefused",
 		},
 		"its Pod failed: Blocked": {
-			status: pending, forecast: &Forecast{Rehearsal: result(v1alpha1.ReasonPodFailed)},
-			want: ptr.To(with(rehearsedCondition(v1alpha1.ReasonPodFailed, failure), blocked(now, v1alpha1.ReasonPodFailed, failure))), events: []Event{warning(v1alpha1.ReasonPodFailed, failure)},
+			at: rehearses(pending), world: rehearsed(v1alpha1.ReasonPodFailed),
+			want: "RehearsedAt=10:12:04; not Rehearsed PodFailed: Rehearsed at 2026-12-24T10:12:04Z: words; Blocked PodFailed: Rehearsed at 2026-12-24T10:12:04Z: words; Warning PodFailed",
 		},
 		"evicted: an event, but not Blocked": {
-			status: pending, forecast: &Forecast{Rehearsal: result(v1alpha1.ReasonEvicted)},
-			want: ptr.To(with(rehearsedCondition(v1alpha1.ReasonEvicted, failure))), events: []Event{warning(v1alpha1.ReasonEvicted, failure)},
+			at: rehearses(pending), world: rehearsed(v1alpha1.ReasonEvicted),
+			want: "RehearsedAt=10:12:04; not Rehearsed Evicted: Rehearsed at 2026-12-24T10:12:04Z: words; Warning Evicted",
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			at := newAt(withStatus(tc.status), withRehearse)
-			if tc.edit != nil {
-				tc.edit(at)
-			}
-			explained(tc.want)
-			d := Decide(World{At: at, Forecast: tc.forecast, Rehearses: !tc.off, Now: now})
-			if diff := cmp.Diff(tc.want, d.Status, equate); diff != "" {
-				t.Errorf("status (-want +got):\n%s", diff)
-			}
-			if diff := cmp.Diff(tc.events, d.Events); diff != "" {
-				t.Errorf("events (-want +got):\n%s", diff)
-			}
-			if d.Status == nil && d.Delay == 0 {
-				t.Error("the At does not wait for its time")
-			}
-		})
-	}
+	})
 }
 
 // TestUntilRehearsal covers when a rehearsal takes place.

@@ -23,15 +23,11 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/plan/rollout"
 )
 
@@ -97,47 +93,17 @@ var restartForbidden = apierrors.NewForbidden(schema.GroupResource{Group: "apps"
 const (
 	restartForbiddenText = `deployments.apps "web" is forbidden: no: ask a cluster administrator to grant this user the verbs get and patch, as artifacts/restarts/rbac.yaml does`
 	rolloutText          = "Deployment web is already being rolled out: the restart waits until all of its Pods are updated."
-	pausedText           = "Deployment web is paused and would not roll out a restart: see kubectl rollout resume."
-	onDeleteText         = "Deployment web has the update strategy OnDelete: a restart would not replace any Pod. Set spec.updateStrategy.type to RollingUpdate."
 )
 
-// restartCase is a world and the expected decision.
-type restartCase struct {
-	status    v1alpha1.AtStatus
-	mutate    func(*v1alpha1.At)
-	target    *rollout.Target
-	forbidden bool
-	now       time.Time // the default is now
-	want      Decision
+// restarts is an At with the given status that restarts a workload.
+func restarts(status v1alpha1.AtStatus, mutate ...func(*v1alpha1.At)) *v1alpha1.At {
+	return newAt(append([]func(*v1alpha1.At){withStatus(*status.DeepCopy()), withRestart}, mutate...)...)
 }
 
-func (tc restartCase) test(t *testing.T) {
-	at := newAt(withStatus(*tc.status.DeepCopy()), withRestart)
-	if tc.mutate != nil {
-		tc.mutate(at)
-	}
-	if tc.now.IsZero() {
-		tc.now = now
-	}
-	world := World{At: at, Live: LiveAll, AsOf: tc.now, Target: tc.target, Now: tc.now}
-	if tc.forbidden {
-		world.TargetForbidden = restartForbidden
-	}
-	if diff := cmp.Diff(tc.want, Decide(world), equate); diff != "" {
-		t.Errorf("(-want +got)\n%s", diff)
-	}
-	// What a cache or another At's read of the workload shows is enough to wait, not to start or to end.
-	world.Live = Cached
-	_, restarts := tc.want.Action.(RestartTarget)
-	begins := tc.want.Status != nil && tc.want.Status.Restart != nil && tc.status.Restart == nil
-	ends := tc.want.Status != nil && tc.want.Status.Phase == v1alpha1.PhaseDone
-	if restarts || begins || ends {
-		tc.want.Needs = LiveAll
-	}
-	if diff := cmp.Diff(tc.want, Decide(world), equate); diff != "" {
-		t.Errorf("on caches (-want +got)\n%s", diff)
-	}
-}
+// of is the workload in a world.
+func of(target *rollout.Target) func(*World) { return func(w *World) { w.Target = target } }
+
+func forbidden(w *World) { w.TargetForbidden = restartForbidden }
 
 func paused(target *rollout.Target)   { target.Paused = true }
 func onDelete(target *rollout.Target) { target.OnDelete = true }
@@ -151,259 +117,237 @@ func stuck(target *rollout.Target) {
 func TestRestartDue(t *testing.T) {
 	pending := v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 2}
 	waits := restartBlocked(pending, v1alpha1.ReasonRolloutInProgress, rolloutText)
-	for name, tc := range map[string]restartCase{
-		"RUNNING first": {status: pending, target: newTarget(), want: Decision{Status: ptr.To(begun())}},
+	testDecide(t, map[string]decideCase{
+		"RUNNING first": {
+			at: restarts(pending), world: of(newTarget()),
+			want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:04; Restart.UID=web; Restart.Desired=5; says : Restarting Deployment web.; read all",
+		},
 		"the first instant of year 1": {
-			status: pending, target: newTarget(), mutate: withSchedule("0001-01-01T00:00:00Z"),
-			want: Decision{Status: func() *v1alpha1.AtStatus { status := begun(); status.ScheduledTime = nil; return &status }()},
+			at: restarts(pending, withSchedule("0001-01-01T00:00:00Z")), world: of(newTarget()),
+			want: "Phase=RUNNING; StartTime=10:12:04; Restart.UID=web; Restart.Desired=5; says : Restarting Deployment web.; read all",
 		},
 		"after the deadline": {
-			status: pending, target: newTarget(), mutate: withStartingDeadline(3),
-			want: failed(pending, v1alpha1.ReasonStartingDeadlineExceeded, tooLateMessage),
+			at: restarts(pending, withStartingDeadline(3)), world: of(newTarget()),
+			want: "Phase=DONE; CompletionTime=10:12:04; Failed StartingDeadlineExceeded: It did not run: it could not start within spec.startingDeadlineSeconds (3) of the scheduled time.; Warning StartingDeadlineExceeded; read all",
 		},
 		"no permission": {
-			status: pending, forbidden: true,
-			want: Decision{
-				Status: ptr.To(restartBlocked(pending, v1alpha1.ReasonRestartForbidden, restartForbiddenText)),
-				Events: []Event{warning(v1alpha1.ReasonRestartForbidden, restartForbiddenText)},
-				Retry:  answer.ErrBlocked,
-			},
+			at: restarts(pending), world: forbidden,
+			want: `Blocked RestartForbidden: deployments.apps "web" is forbidden: no: ask a cluster administrator to grant this user the verbs get and patch, as artifacts/restarts/rbac.yaml does; Warning RestartForbidden; retry blocked`,
 		},
 		"no permission until the deadline": {
-			status: pending, forbidden: true, mutate: withStartingDeadline(3),
-			want: failed(pending, v1alpha1.ReasonStartingDeadlineExceeded, tooLateMessage),
+			at: restarts(pending, withStartingDeadline(3)), world: forbidden,
+			want: "Phase=DONE; CompletionTime=10:12:04; Failed StartingDeadlineExceeded: It did not run: it could not start within spec.startingDeadlineSeconds (3) of the scheduled time.; Warning StartingDeadlineExceeded; read all",
 		},
-		"no workload": {status: pending, want: failed(pending, v1alpha1.ReasonTargetNotFound, "Deployment web does not exist.")},
-		"paused":      {status: pending, target: newTarget(paused), want: failed(pending, v1alpha1.ReasonTargetPaused, pausedText)},
-		"OnDelete":    {status: pending, target: newTarget(onDelete), want: failed(pending, v1alpha1.ReasonTargetOnDelete, onDeleteText)},
+		"no workload": {
+			at:   restarts(pending),
+			want: "Phase=DONE; CompletionTime=10:12:04; Failed TargetNotFound: Deployment web does not exist.; Warning TargetNotFound; read all",
+		},
+		"paused": {
+			at: restarts(pending), world: of(newTarget(paused)),
+			want: "Phase=DONE; CompletionTime=10:12:04; Failed TargetPaused: Deployment web is paused and would not roll out a restart: see kubectl rollout resume.; Warning TargetPaused; read all",
+		},
+		"OnDelete": {
+			at: restarts(pending), world: of(newTarget(onDelete)),
+			want: "Phase=DONE; CompletionTime=10:12:04; Failed TargetOnDelete: Deployment web has the update strategy OnDelete: a restart would not replace any Pod. Set spec.updateStrategy.type to RollingUpdate.; Warning TargetOnDelete; read all",
+		},
 		"another rollout is in progress": {
-			status: pending, target: newTarget(rolling),
-			want: Decision{Status: &waits, Events: []Event{warning(v1alpha1.ReasonRolloutInProgress, rolloutText)}, Delay: 2 * time.Second},
+			at: restarts(pending), world: of(newTarget(rolling)),
+			want: "Blocked RolloutInProgress: Deployment web is already being rolled out: the restart waits until all of its Pods are updated.; Warning RolloutInProgress; wait 2s",
 		},
-		"another rollout is still in progress": {
-			status: waits, target: newTarget(rolling), now: due.Add(time.Minute),
-			want: Decision{Delay: 6 * time.Second},
+		"another rollout is still in progress":                        {at: restarts(waits), world: of(newTarget(rolling)), now: due.Add(time.Minute), want: "wait 6s"},
+		"another rollout is still in progress, and the deadline near": {at: restarts(waits, withStartingDeadline(60)), world: of(newTarget(rolling)), now: due.Add(time.Minute), want: "wait 1s"},
+		"another rollout has ended": {
+			at: restarts(waits), world: of(newTarget()),
+			want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:04; Restart.UID=web; Restart.Desired=5; no Blocked; says : Restarting Deployment web.; read all",
 		},
-		"another rollout is still in progress, and the deadline near": {
-			status: waits, target: newTarget(rolling), mutate: withStartingDeadline(60), now: due.Add(time.Minute),
-			want: Decision{Delay: time.Second},
-		},
-		"another rollout has ended": {status: waits, target: newTarget(), want: Decision{Status: ptr.To(begun())}},
 		"another rollout was in progress until the deadline": {
-			status: waits, target: newTarget(rolling), mutate: withStartingDeadline(3),
-			want: failed(pending, v1alpha1.ReasonStartingDeadlineExceeded, tooLateMessage+" It was blocked: "+rolloutText),
+			at: restarts(waits, withStartingDeadline(3)), world: of(newTarget(rolling)),
+			want: "Phase=DONE; CompletionTime=10:12:04; Failed StartingDeadlineExceeded: It did not run: it could not start within spec.startingDeadlineSeconds (3) of the scheduled time. It was blocked: Deployment web is already being rolled out: the restart waits until all of its Pods are updated.; no Blocked; Warning StartingDeadlineExceeded; read all",
 		},
 		"the rollout in progress comes from another restart at the scheduled time": {
-			status: pending, target: newTarget(restartedAt(due), rolling),
-			want: Decision{Status: ptr.To(begun())},
+			at: restarts(pending), world: of(newTarget(restartedAt(due), rolling)),
+			want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:04; Restart.UID=web; Restart.Desired=5; says : Restarting Deployment web.; read all",
 		},
-		"another rollout has failed: a restart may help": {status: pending, target: newTarget(stuck), want: Decision{Status: ptr.To(begun())}},
+		"another rollout has failed: a restart may help": {
+			at: restarts(pending), world: of(newTarget(stuck)),
+			want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:04; Restart.UID=web; Restart.Desired=5; says : Restarting Deployment web.; read all",
+		},
 		"no Pods": {
-			status: pending, target: newTarget(func(target *rollout.Target) { target.Desired, target.Updated, target.Available = 0, 0, 0 }),
-			want: ends(pending, v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, "Deployment web has no Pods to replace: there was nothing to do."),
+			at: restarts(pending), world: of(newTarget(func(target *rollout.Target) { target.Desired, target.Updated, target.Available = 0, 0, 0 })),
+			want: "Phase=DONE; CompletionTime=10:12:04; Complete Completed: Deployment web has no Pods to replace: there was nothing to do.; Normal Completed; read all",
 		},
-	} {
-		t.Run(name, tc.test)
-	}
+	})
 }
 
 // TestRestartNow covers an At that is RUNNING and may have restarted its workload.
 func TestRestartNow(t *testing.T) {
-	follows := func(at time.Time) *v1alpha1.AtStatus { return ptr.To(following(at, 3)) }
-	restarted := func(message string) []Event {
-		return []Event{{Type: corev1.EventTypeNormal, Reason: v1alpha1.ReasonRestarted, Message: message}}
-	}
 	now := Decision{Action: RestartTarget{Time: due, Due: now}}
-	for name, tc := range map[string]restartCase{
-		"never restarted":                 {status: begun(), target: newTarget(), want: now},
-		"restarted before its time":       {status: begun(), target: newTarget(restartedAt(due.Add(-time.Second))), want: now},
-		"restarted in the future":         {status: begun(), target: newTarget(restartedAt(due.Add(time.Hour))), want: now},
-		"another rollout has begun since": {status: begun(), target: newTarget(rolling), want: now},
+	testDecide(t, map[string]decideCase{
+		"never restarted":                 {at: restarts(begun()), world: of(newTarget()), want: "RestartTarget as of 10:12:00 due 10:12:04; read all"},
+		"restarted before its time":       {at: restarts(begun()), world: of(newTarget(restartedAt(due.Add(-time.Second)))), want: "RestartTarget as of 10:12:00 due 10:12:04; read all"},
+		"restarted in the future":         {at: restarts(begun()), world: of(newTarget(restartedAt(due.Add(time.Hour)))), want: "RestartTarget as of 10:12:00 due 10:12:04; read all"},
+		"another rollout has begun since": {at: restarts(begun()), world: of(newTarget(rolling)), want: "RestartTarget as of 10:12:00 due 10:12:04; read all"},
 		"created after its time": {
-			status: begun(), target: newTarget(restartedAt(due.Add(time.Second))),
-			mutate: func(at *v1alpha1.At) { at.CreationTimestamp = metav1.Time{Time: due.Add(2 * time.Second)} },
-			want:   Decision{Action: RestartTarget{Time: due.Add(2 * time.Second), Due: now.Action.(RestartTarget).Due}},
+			at: restarts(begun(), func(at *v1alpha1.At) { at.CreationTimestamp = metav1.Time{Time: due.Add(2 * time.Second)} }), world: of(newTarget(restartedAt(due.Add(time.Second)))),
+			want: "RestartTarget as of 10:12:02 due 10:12:04; read all",
 		},
 		"a time has whole seconds": {
-			status: func() v1alpha1.AtStatus {
+			at: restarts(func() v1alpha1.AtStatus {
 				status := begun()
 				status.ScheduledTime.Time = due.Add(time.Second / 2)
 				return status
-			}(),
-			target: newTarget(), want: now,
+			}()), world: of(newTarget()),
+			want: "RestartTarget as of 10:12:00 due 10:12:04; read all",
 		},
-		"restarted": {status: begun(), target: rollingTarget(), want: Decision{Status: follows(due), Events: restarted("Restarted Deployment web")}},
+		"restarted": {
+			at: restarts(begun()), world: of(rollingTarget()),
+			want: "Restart.RestartedAt=10:12:00; Restart.Updated=3; Restart.Available=4; says : 3 of 5 updated, 4 available; Normal Restarted: Restarted Deployment web",
+		},
 		"restarted by another user after the scheduled time": {
-			status: begun(), target: newTarget(restartedAt(due.Add(time.Second)), rolling),
-			want: Decision{Status: follows(due.Add(time.Second)), Events: restarted("Deployment web was already restarted at 2026-12-24T10:12:01Z, after the scheduled time: it is not restarted again.")},
+			at: restarts(begun()), world: of(newTarget(restartedAt(due.Add(time.Second)), rolling)),
+			want: "Restart.RestartedAt=10:12:01; Restart.Updated=3; Restart.Available=4; says : 3 of 5 updated, 4 available; Normal Restarted: Deployment web was already restarted at 2026-12-24T10:12:01Z, after the scheduled time: it is not restarted again.",
 		},
 		"restarted, and found after the deadline for the start": {
-			status: begun(), target: rollingTarget(), mutate: withStartingDeadline(3),
-			want: Decision{Status: follows(due), Events: restarted("Restarted Deployment web")},
+			at: restarts(begun(), withStartingDeadline(3)), world: of(rollingTarget()),
+			want: "Restart.RestartedAt=10:12:00; Restart.Updated=3; Restart.Available=4; says : 3 of 5 updated, 4 available; Normal Restarted: Restarted Deployment web",
 		},
 		"not restarted, and found after the deadline for the start": {
-			status: begun(), target: newTarget(), mutate: withStartingDeadline(3),
-			want: failed(begun(), v1alpha1.ReasonStartingDeadlineExceeded, tooLateMessage),
+			at: restarts(begun(), withStartingDeadline(3)), world: of(newTarget()),
+			want: "Phase=DONE; CompletionTime=10:12:04; Failed StartingDeadlineExceeded: It did not run: it could not start within spec.startingDeadlineSeconds (3) of the scheduled time.; Warning StartingDeadlineExceeded; read all",
 		},
-		"suspended meanwhile": {
-			status: begun(), target: newTarget(), mutate: withSuspendedRun,
-			want: Decision{Status: func() *v1alpha1.AtStatus {
-				status := begun()
-				status.Conditions = []metav1.Condition{suspended(earlier)}
-				status.Reason, status.Message = status.Conditions[0].Reason, status.Conditions[0].Message
-				return &status
-			}()},
-		},
+		"suspended meanwhile": {at: restarts(begun(), withSuspendedRun), world: of(newTarget()), want: "says Suspended: Nothing starts while spec.suspend is true."},
 		"the deadline for the rollout does not count yet": {
-			status: begun(), target: newTarget(), mutate: withActiveDeadline(10), now: now.Action.(RestartTarget).Due.Add(time.Hour), want: now,
+			at: restarts(begun(), withActiveDeadline(10)), world: of(newTarget()), now: now.Action.(RestartTarget).Due.Add(time.Hour),
+			want: "RestartTarget as of 10:12:00 due 10:12:04; read all",
 		},
 		"no permission": {
-			status: begun(), forbidden: true, mutate: withStartingDeadline(10),
-			want: Decision{
-				Status: ptr.To(restartBlocked(begun(), v1alpha1.ReasonRestartForbidden, restartForbiddenText)),
-				Events: []Event{warning(v1alpha1.ReasonRestartForbidden, restartForbiddenText)},
-				Retry:  answer.ErrBlocked, Delay: 5 * time.Second,
-			},
+			at: restarts(begun(), withStartingDeadline(10)), world: forbidden,
+			want: `Blocked RestartForbidden: deployments.apps "web" is forbidden: no: ask a cluster administrator to grant this user the verbs get and patch, as artifacts/restarts/rbac.yaml does; Warning RestartForbidden; retry blocked; wait 5s`,
 		},
 		"restarted, after it was refused": {
-			status: restartBlocked(begun(), v1alpha1.ReasonRestartRefused, "no"), target: rollingTarget(),
-			want: Decision{Status: follows(due), Events: restarted("Restarted Deployment web")},
+			at: restarts(restartBlocked(begun(), v1alpha1.ReasonRestartRefused, "no")), world: of(rollingTarget()),
+			want: "Restart.RestartedAt=10:12:00; Restart.Updated=3; Restart.Available=4; no Blocked; says : 3 of 5 updated, 4 available; Normal Restarted: Restarted Deployment web",
 		},
 		"restarted by a clock that is ahead": {
-			status: begun(), target: newTarget(restartedAt(due.Add(time.Hour)), rolling),
-			mutate: func(at *v1alpha1.At) { at.CreationTimestamp = metav1.Time{Time: due.Add(time.Hour)} },
-			want:   Decision{Status: follows(due.Add(time.Hour)), Events: restarted("Restarted Deployment web")},
+			at: restarts(begun(), func(at *v1alpha1.At) { at.CreationTimestamp = metav1.Time{Time: due.Add(time.Hour)} }), world: of(newTarget(restartedAt(due.Add(time.Hour)), rolling)),
+			want: "Restart.RestartedAt=11:12:00; Restart.Updated=3; Restart.Available=4; says : 3 of 5 updated, 4 available; Normal Restarted: Restarted Deployment web",
 		},
-		"deleted":                    {status: begun(), want: failed(begun(), v1alpha1.ReasonTargetNotFound, "Deployment web was deleted during its restart.")},
-		"paused since":               {status: begun(), target: newTarget(paused), want: failed(begun(), v1alpha1.ReasonTargetPaused, pausedText)},
-		"restarted and paused":       {status: begun(), target: newTarget(restartedAt(due), rolling, paused), want: Decision{Status: follows(due), Events: restarted("Restarted Deployment web")}},
-		"deleted, and created again": {status: begun(), target: newTarget(func(target *rollout.Target) { target.UID = "other" }), want: failed(begun(), v1alpha1.ReasonTargetNotFound, "Deployment web was deleted during its restart.")},
-	} {
-		t.Run(name, tc.test)
-	}
+		"deleted": {
+			at:   restarts(begun()),
+			want: "Phase=DONE; CompletionTime=10:12:04; Failed TargetNotFound: Deployment web was deleted during its restart.; Warning TargetNotFound; read all",
+		},
+		"paused since": {
+			at: restarts(begun()), world: of(newTarget(paused)),
+			want: "Phase=DONE; CompletionTime=10:12:04; Failed TargetPaused: Deployment web is paused and would not roll out a restart: see kubectl rollout resume.; Warning TargetPaused; read all",
+		},
+		"restarted and paused": {
+			at: restarts(begun()), world: of(newTarget(restartedAt(due), rolling, paused)),
+			want: "Restart.RestartedAt=10:12:00; Restart.Updated=3; Restart.Available=4; says : 3 of 5 updated, 4 available; Normal Restarted: Restarted Deployment web",
+		},
+		"deleted, and created again": {
+			at: restarts(begun()), world: of(newTarget(func(target *rollout.Target) { target.UID = "other" })),
+			want: "Phase=DONE; CompletionTime=10:12:04; Failed TargetNotFound: Deployment web was deleted during its restart.; Warning TargetNotFound; read all",
+		},
+	})
 }
 
 // TestFollowRollout covers an At whose workload was restarted.
 func TestFollowRollout(t *testing.T) {
 	follows := following(due, 3)
-	forbidden := restartBlocked(following(due, 3), v1alpha1.ReasonRestartForbidden, restartForbiddenText)
+	refused := restartBlocked(following(due, 3), v1alpha1.ReasonRestartForbidden, restartForbiddenText)
 	const pausedNow = "Deployment web was paused during its rollout: see kubectl rollout resume."
 	isPaused := restartBlocked(following(due, 3), v1alpha1.ReasonTargetPaused, pausedNow)
-	counts := func(updated, available int32) func(*v1alpha1.AtStatus) {
-		return func(status *v1alpha1.AtStatus) {
-			status.Restart.Updated, status.Restart.Available = updated, available
-			if meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ConditionComplete) {
-				status.Message = ""
-			}
-		}
-	}
-	atEnd := func(end time.Time) func(*v1alpha1.AtStatus) {
-		return func(status *v1alpha1.AtStatus) {
-			status.CompletionTime = &metav1.Time{Time: end}
-			status.Conditions[0].LastTransitionTime = *status.CompletionTime
-		}
-	}
 	const reverted = "The restart of Deployment web at 2026-12-24T10:12:00Z was reverted, for example by kubectl rollout undo or a GitOps tool: its annotation kubectl.kubernetes.io/restartedAt is now %q."
 	lastWeek := due.AddDate(0, 0, -7)
-	for name, tc := range map[string]restartCase{
-		"no news":     {status: follows, target: rollingTarget(), want: Decision{Delay: 2 * time.Second}},
-		"for a while": {status: follows, target: rollingTarget(), now: now.Add(time.Minute), want: Decision{Delay: 6 * time.Second}},
-		"for long":    {status: follows, target: rollingTarget(), now: now.Add(time.Hour), want: Decision{Delay: 15 * time.Second}},
+	testDecide(t, map[string]decideCase{
+		"no news":     {at: restarts(follows), world: of(rollingTarget()), want: "wait 2s"},
+		"for a while": {at: restarts(follows), world: of(rollingTarget()), now: now.Add(time.Minute), want: "wait 6s"},
+		"for long":    {at: restarts(follows), world: of(rollingTarget()), now: now.Add(time.Hour), want: "wait 15s"},
 		"the schedule no longer matters": {
-			status: follows, target: rollingTarget(), mutate: func(at *v1alpha1.At) { withSchedule("2099-01-01T00:00:00Z")(at); withStartingDeadline(0)(at) },
-			want: Decision{Delay: 2 * time.Second},
+			at: restarts(follows, func(at *v1alpha1.At) { withSchedule("2099-01-01T00:00:00Z")(at); withStartingDeadline(0)(at) }), world: of(rollingTarget()),
+			want: "wait 2s",
 		},
 		"one more is updated": {
-			status: follows, target: newTarget(restartedAt(due), rolling, func(target *rollout.Target) { target.Updated = 4 }),
-			want: Decision{Status: ptr.To(following(due, 4)), Delay: 2 * time.Second},
+			at: restarts(follows), world: of(newTarget(restartedAt(due), rolling, func(target *rollout.Target) { target.Updated = 4 })),
+			want: "Restart.Updated=4; says : 4 of 5 updated, 4 available; wait 2s",
 		},
 		"complete": {
-			status: follows, target: newTarget(restartedAt(due)),
-			want: ends(follows, v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, "Deployment web has been restarted: 5 of 5 updated, 5 available.", counts(5, 5)),
+			at: restarts(follows), world: of(newTarget(restartedAt(due))),
+			want: "Phase=DONE; CompletionTime=10:12:04; Restart.Updated=5; Restart.Available=5; Complete Completed: Deployment web has been restarted: 5 of 5 updated, 5 available.; Normal Completed; read all",
 		},
 		"complete after the deadline": {
-			status: follows, target: newTarget(restartedAt(due)), mutate: withActiveDeadline(0),
-			want: ends(follows, v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, "Deployment web has been restarted: 5 of 5 updated, 5 available.", counts(5, 5)),
+			at: restarts(follows, withActiveDeadline(0)), world: of(newTarget(restartedAt(due))),
+			want: "Phase=DONE; CompletionTime=10:12:04; Restart.Updated=5; Restart.Available=5; Complete Completed: Deployment web has been restarted: 5 of 5 updated, 5 available.; Normal Completed; read all",
 		},
-		"restarted once more": {status: follows, target: newTarget(restartedAt(due.Add(time.Minute)), rolling), want: Decision{Delay: 2 * time.Second}},
+		"restarted once more": {at: restarts(follows), world: of(newTarget(restartedAt(due.Add(time.Minute)), rolling)), want: "wait 2s"},
 		"complete without the restart": {
-			status: follows, target: newTarget(),
-			want: failed(follows, v1alpha1.ReasonReverted, fmt.Sprintf(reverted, ""), counts(5, 5)),
+			at: restarts(follows), world: of(newTarget()),
+			want: `Phase=DONE; CompletionTime=10:12:04; Restart.Updated=5; Restart.Available=5; Failed Reverted: The restart of Deployment web at 2026-12-24T10:12:00Z was reverted, for example by kubectl rollout undo or a GitOps tool: its annotation kubectl.kubernetes.io/restartedAt is now "".; Warning Reverted; read all`,
 		},
 		"complete with the restart of last week": {
-			status: follows, target: newTarget(restartedAt(lastWeek)),
-			want: failed(follows, v1alpha1.ReasonReverted, fmt.Sprintf(reverted, lastWeek.Format(time.RFC3339)), counts(5, 5)),
+			at: restarts(follows), world: of(newTarget(restartedAt(lastWeek))),
+			want: `Phase=DONE; CompletionTime=10:12:04; Restart.Updated=5; Restart.Available=5; Failed Reverted: The restart of Deployment web at 2026-12-24T10:12:00Z was reverted, for example by kubectl rollout undo or a GitOps tool: its annotation kubectl.kubernetes.io/restartedAt is now "2026-12-17T10:12:00Z".; Warning Reverted; read all`,
 		},
 		"stuck": {
-			status: follows, target: newTarget(restartedAt(due), stuck),
-			want: failed(follows, v1alpha1.ReasonRolloutFailed, "The rollout of Deployment web made no progress within its spec.progressDeadlineSeconds: 3 of 5 updated, 4 available. See kubectl rollout status and kubectl rollout undo."),
+			at: restarts(follows), world: of(newTarget(restartedAt(due), stuck)),
+			want: "Phase=DONE; CompletionTime=10:12:04; Failed RolloutFailed: The rollout of Deployment web made no progress within its spec.progressDeadlineSeconds: 3 of 5 updated, 4 available. See kubectl rollout status and kubectl rollout undo.; Warning RolloutFailed; read all",
 		},
 		"OnDelete": {
-			status: follows, target: newTarget(restartedAt(due), rolling, onDelete),
-			want: failed(follows, v1alpha1.ReasonTargetOnDelete, onDeleteText),
+			at: restarts(follows), world: of(newTarget(restartedAt(due), rolling, onDelete)),
+			want: "Phase=DONE; CompletionTime=10:12:04; Failed TargetOnDelete: Deployment web has the update strategy OnDelete: a restart would not replace any Pod. Set spec.updateStrategy.type to RollingUpdate.; Warning TargetOnDelete; read all",
 		},
 		"paused": {
-			status: follows, target: newTarget(restartedAt(due), rolling, paused),
-			want: Decision{Status: &isPaused, Events: []Event{warning(v1alpha1.ReasonTargetPaused, pausedNow)}, Delay: 2 * time.Second},
+			at: restarts(follows), world: of(newTarget(restartedAt(due), rolling, paused)),
+			want: "Blocked TargetPaused: Deployment web was paused during its rollout: see kubectl rollout resume.; Warning TargetPaused; wait 2s",
 		},
-		"resumed": {status: isPaused, target: rollingTarget(), want: Decision{Status: &follows, Delay: 2 * time.Second}},
-		"deleted": {status: follows, want: failed(follows, v1alpha1.ReasonTargetNotFound, "Deployment web was deleted during its restart.")},
+		"resumed": {at: restarts(isPaused), world: of(rollingTarget()), want: "no Blocked; says : 3 of 5 updated, 4 available; wait 2s"},
+		"deleted": {
+			at:   restarts(follows),
+			want: "Phase=DONE; CompletionTime=10:12:04; Failed TargetNotFound: Deployment web was deleted during its restart.; Warning TargetNotFound; read all",
+		},
 		"deleted, and created again": {
-			status: follows, target: newTarget(restartedAt(due), func(target *rollout.Target) { target.UID = "other" }),
-			want: failed(follows, v1alpha1.ReasonTargetNotFound, "Deployment web was deleted during its restart."),
+			at: restarts(follows), world: of(newTarget(restartedAt(due), func(target *rollout.Target) { target.UID = "other" })),
+			want: "Phase=DONE; CompletionTime=10:12:04; Failed TargetNotFound: Deployment web was deleted during its restart.; Warning TargetNotFound; read all",
 		},
 		"until the deadline": {
-			status: follows, target: rollingTarget(), mutate: withActiveDeadline(10), now: now.Add(10 * time.Second),
-			want: failed(follows, v1alpha1.ReasonDeadlineExceeded, deadlineMessage+" The rollout of Deployment web continues: 3 of 5 updated, 4 available.", atEnd(now.Add(10*time.Second))),
+			at: restarts(follows, withActiveDeadline(10)), world: of(rollingTarget()), now: now.Add(10 * time.Second),
+			want: "Phase=DONE; CompletionTime=10:12:14; Failed DeadlineExceeded: The run took longer than spec.activeDeadlineSeconds (10). The rollout of Deployment web continues: 3 of 5 updated, 4 available.; Warning DeadlineExceeded; read all",
 		},
-		"near the deadline": {
-			status: follows, target: rollingTarget(), mutate: withActiveDeadline(10), now: now.Add(9500 * time.Millisecond),
-			want: Decision{Delay: 500 * time.Millisecond},
-		},
+		"near the deadline": {at: restarts(follows, withActiveDeadline(10)), world: of(rollingTarget()), now: now.Add(9500 * time.Millisecond), want: "wait 500ms"},
 		"permission is lost": {
-			status: follows, forbidden: true, mutate: withStartingDeadline(3),
-			want: Decision{Status: &forbidden, Events: []Event{warning(v1alpha1.ReasonRestartForbidden, restartForbiddenText)}, Retry: answer.ErrBlocked},
+			at: restarts(follows, withStartingDeadline(3)), world: forbidden,
+			want: `Blocked RestartForbidden: deployments.apps "web" is forbidden: no: ask a cluster administrator to grant this user the verbs get and patch, as artifacts/restarts/rbac.yaml does; Warning RestartForbidden; retry blocked`,
 		},
-		"permission is lost, with a deadline": {
-			status: forbidden, forbidden: true, mutate: withActiveDeadline(10),
-			want: Decision{Retry: answer.ErrBlocked, Delay: 8 * time.Second},
-		},
+		"permission is lost, with a deadline": {at: restarts(refused, withActiveDeadline(10)), world: forbidden, want: "retry blocked; wait 8s"},
 		"permission is lost until the deadline": {
-			status: forbidden, forbidden: true, mutate: withActiveDeadline(10), now: now.Add(10 * time.Second),
-			want: failed(following(due, 3), v1alpha1.ReasonDeadlineExceeded, deadlineMessage+" It was blocked: "+restartForbiddenText, atEnd(now.Add(10*time.Second))),
+			at: restarts(refused, withActiveDeadline(10)), world: forbidden, now: now.Add(10 * time.Second),
+			want: `Phase=DONE; CompletionTime=10:12:14; Failed DeadlineExceeded: The run took longer than spec.activeDeadlineSeconds (10). It was blocked: deployments.apps "web" is forbidden: no: ask a cluster administrator to grant this user the verbs get and patch, as artifacts/restarts/rbac.yaml does; no Blocked; Warning DeadlineExceeded; read all`,
 		},
-		"permission is back": {status: forbidden, target: rollingTarget(), want: Decision{Status: &follows, Delay: 2 * time.Second}},
-	} {
-		t.Run(name, tc.test)
-	}
+		"permission is back": {at: restarts(refused), world: of(rollingTarget()), want: "no Blocked; says : 3 of 5 updated, 4 available; wait 2s"},
+	})
 }
 
 // TestRefusedRestart refuses a restart. It is retried with back-off, and not at once, even
 // after the time that the rollout may take.
 func TestRefusedRestart(t *testing.T) {
-	refusal := restartForbidden.Error()
 	busy := apierrors.NewTooManyRequestsError("later")
 	for name, tc := range map[string]struct {
 		err    error
 		mutate func(*v1alpha1.At)
-		want   Decision
+		want   string
 	}{
 		"by a policy": {
 			err: restartForbidden, mutate: withActiveDeadline(10),
-			want: Decision{
-				Status: ptr.To(restartBlocked(begun(), v1alpha1.ReasonRestartRefused, refusal)),
-				Events: []Event{warning(v1alpha1.ReasonRestartRefused, refusal)},
-				Retry:  answer.ErrBlocked,
-			},
+			want: `Blocked RestartRefused: deployments.apps "web" is forbidden: no; Warning RestartRefused; retry blocked`,
 		},
-		"for a moment":                  {err: busy, mutate: withActiveDeadline(1), want: Decision{Retry: errAny}},
-		"with a deadline for the start": {err: busy, mutate: withStartingDeadline(3599), want: Decision{Retry: errAny, Delay: time.Hour - 6*time.Second}},
+		"for a moment":                  {err: busy, mutate: withActiveDeadline(1), want: "retry"},
+		"with a deadline for the start": {err: busy, mutate: withStartingDeadline(3599), want: "retry; wait 59m54s"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			at := newAt(withStatus(begun()), withRestart, tc.mutate)
 			world := World{At: at, Live: LiveAll, AsOf: now, Target: newTarget(), Now: now}
-			if diff := cmp.Diff(tc.want, RefusedRestart(world, tc.err), equate); diff != "" {
-				t.Errorf("(-want +got)\n%s", diff)
+			if got := textOf(world, RefusedRestart(world, tc.err)); got != tc.want {
+				t.Errorf("got  %s\nwant %s", got, tc.want)
 			}
 		})
 	}

@@ -18,7 +18,6 @@ package plan
 
 import (
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -30,58 +29,47 @@ import (
 // TestDecideSuspended covers Ats that are, or were, suspended.
 func TestDecideSuspended(t *testing.T) {
 	testDecide(t, map[string]decideCase{
-		"between two attempts, suspended: waits": {at: newAt(withStatus(*nextAttempt(1, now)), withSuspendedRun, withBackoffLimit(2)), want: Decision{}},
+		"between two attempts, suspended: waits": {at: newAt(withStatus(*nextAttempt(1, now)), withSuspendedRun, withBackoffLimit(2)), want: "nothing"},
 		"suspended: reported": {
 			at: newAt(func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) }), now: earlier,
-			want: Decision{
-				Status: ptr.To(pendingWith(suspended(earlier))),
-				Events: []Event{{Type: corev1.EventTypeNormal, Reason: v1alpha1.ReasonSuspended, Message: "Nothing starts while spec.suspend is true."}},
-			},
+			want: "Suspended Suspended: Nothing starts while spec.suspend is true.; Normal Suspended",
 		},
-		"suspended and due: waits": {at: newAt(withSuspended), want: Decision{}},
+		"suspended and due: waits": {at: newAt(withSuspended), want: "nothing"},
 		"suspended and due: the blocker of an earlier spec is removed": {
 			at: newAt(withSuspended, func(at *v1alpha1.At) {
 				stale := imagePullFailed(earlier, "")
 				stale.ObservedGeneration = 1
 				at.Status.Conditions = append(at.Status.Conditions, stale)
 			}),
-			want: Decision{Status: ptr.To(pendingWith(suspended(earlier)))},
+			want: "no Blocked",
 		},
-		"suspended and due, regardless of the starting deadline: waits": {at: newAt(withSuspended, withStartingDeadline(0)), want: Decision{}},
-		"suspended, not due": {at: newAt(withSuspended), now: earlier, want: Decision{Delay: time.Hour - Lead(newAt().UID)}},
+		"suspended and due, regardless of the starting deadline: waits": {at: newAt(withSuspended, withStartingDeadline(0)), want: "nothing"},
+		"suspended, not due": {at: newAt(withSuspended), now: earlier, want: "wait 49m17.117s"},
 		"suspended with a Pod: it continues": {
 			at: newAt(withSuspended), pod: newPod(corev1.PodPending),
-			want: Decision{Status: ptr.To(running(corev1.PodPending, suspended(earlier))), Events: []Event{createdEvent}},
+			want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:00.01; Pod.Name=example-at-pod; Pod.UID=pod-uid; Pod.AtGeneration=2; Pod.Phase=Pending; Pod.NodeName=node; Normal SuccessfulCreate: Created Pod example-at-pod",
 		},
 		"suspended while its Pod runs, which succeeds: complete": {
 			at: newAt(withSuspended, withStatus(running(corev1.PodRunning, suspended(earlier)))), pod: newPod(corev1.PodSucceeded),
-			want: ends(running(corev1.PodSucceeded, suspended(earlier)), v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, completedMessage),
+			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Succeeded; Complete Completed: The command ended with exit code 0.; Normal Completed",
 		},
 		"resumed: reported": {
-			at: newAt(withSuspended, func(at *v1alpha1.At) { at.Spec.Suspend = nil }),
-			want: Decision{
-				Status: ptr.To(pendingWith(resumed(now))),
-				Events: []Event{{Type: corev1.EventTypeNormal, Reason: v1alpha1.ReasonResumed, Message: "The At is no longer suspended."}},
-			},
+			at:   newAt(withSuspended, func(at *v1alpha1.At) { at.Spec.Suspend = nil }),
+			want: "not Suspended Resumed: The At is no longer suspended.; Normal Resumed",
 		},
 		"resumed and due: runs": {
 			at:   newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, Conditions: []metav1.Condition{resumed(earlier)}})),
-			want: creates(due),
+			want: "CreatePod due 10:12:00; wait 1m0s; read At",
 		},
 		"resumed when it was due: due since then": {
 			at:   newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, Conditions: []metav1.Condition{resumed(created)}})),
-			want: creates(created),
+			want: "CreatePod due 10:12:00.01; wait 1m0s; read At",
 		},
 		"resumed when the next attempt was due: due since then": {
 			at:   newAt(withStatus(*nextAttempt(1, created)), withBackoffLimit(2), func(at *v1alpha1.At) { at.Status.Conditions = append(at.Status.Conditions, resumed(now)) }),
-			want: creates(now),
+			want: "CreatePod due 10:12:04; wait 1m0s; read At",
 		},
-		"done: suspend has no effect": {
-			at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone}), func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) }), want: Decision{},
-		},
-		"between two attempts, suspended, before the active deadline": {
-			at:   newAt(withStatus(*nextAttempt(1, now)), withSuspendedRun, withBackoffLimit(2), withActiveDeadline(10)),
-			want: Decision{Delay: 6*time.Second + 10*time.Millisecond},
-		},
+		"done: suspend has no effect":                                 {at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone}), func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) }), want: "nothing"},
+		"between two attempts, suspended, before the active deadline": {at: newAt(withStatus(*nextAttempt(1, now)), withSuspendedRun, withBackoffLimit(2), withActiveDeadline(10)), want: "wait 6.01s"},
 	})
 }

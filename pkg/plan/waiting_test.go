@@ -23,7 +23,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
@@ -31,10 +30,6 @@ import (
 
 // TestDecideWaiting covers Ats whose Pod is recorded, but has not started.
 func TestDecideWaiting(t *testing.T) {
-	const (
-		pending = "Pod example-at-pod: the command has not started for a minute"
-		see     = ". See kubectl describe pod example-at-pod -n default"
-	)
 	recorded := running(corev1.PodPending)
 	recordedWith := func(reason string) v1alpha1.AtStatus {
 		return running(corev1.PodPending, blocked(earlier, reason, "words"))
@@ -53,180 +48,156 @@ func TestDecideWaiting(t *testing.T) {
 		known  bool // the events were read
 		event  *PodEvent
 
-		wantReason, wantMessage string // of a status that is written
-		wantDelay               time.Duration
+		want string
 	}{
-		"for less than 20 seconds: waited for": {
-			status: recorded, age: EventDelay - 1, wantDelay: 1,
-		},
-		"no event: waited for": {
-			status: recorded, age: EventDelay, known: true, wantDelay: Grace - EventDelay,
-		},
-		"an event that is no warning: waited for": {
-			status: recorded, age: EventDelay, known: true, event: event(false, "Pulling", 0, after(EventDelay)), wantDelay: Grace - EventDelay,
-		},
+		"for less than 20 seconds: waited for":    {status: recorded, age: EventDelay - 1, want: "wait 1ns"},
+		"no event: waited for":                    {status: recorded, age: EventDelay, known: true, want: "wait 40s"},
+		"an event that is no warning: waited for": {status: recorded, age: EventDelay, known: true, event: event(false, "Pulling", 0, after(EventDelay)), want: "wait 40s"},
 		"a volume is missing: reported": {
 			status: recorded, age: EventDelay, known: true, event: event(true, "FailedMount", 0, after(EventDelay)),
-			wantReason: v1alpha1.ReasonVolumeNotMounted, wantMessage: "Pod example-at-pod: FailedMount: words",
+			want: "Blocked VolumeNotMounted: Pod example-at-pod: FailedMount: words; Warning VolumeNotMounted",
 		},
-		"its busy node has not read a ConfigMap yet: waited for": {
-			status: recorded, age: EventDelay, known: true, event: unread(after(EventDelay)), wantDelay: Grace - EventDelay,
-		},
+		"its busy node has not read a ConfigMap yet: waited for": {status: recorded, age: EventDelay, known: true, event: unread(after(EventDelay)), want: "wait 40s"},
 		"its busy node has not read a ConfigMap for a minute: reported": {
 			status: recorded, age: Grace, known: true, event: unread(after(EventDelay)),
-			wantReason: v1alpha1.ReasonPodPending, wantMessage: pending + ": FailedMount: " + unread(now).Message + see,
+			want: `Blocked PodPending: Pod example-at-pod: the command has not started for a minute: FailedMount: MountVolume.SetUp failed for volume "kube-api-access" : failed to sync configmap cache: timed out waiting for the condition. See kubectl describe pod example-at-pod -n default; Warning PodPending`,
 		},
 		"its busy node has not read a Secret for a container yet: waited for": {
-			status: recorded, age: EventDelay - 1, pod: waiting("CreateContainerConfigError", "failed to sync secret cache: timed out waiting for the condition"), wantDelay: 1,
+			status: recorded, age: EventDelay - 1, pod: waiting("CreateContainerConfigError", "failed to sync secret cache: timed out waiting for the condition"),
+			want: "wait 1ns",
 		},
 		"a volume was missing, and its sandbox exists now: waited for": {
-			status: recorded, age: EventDelay, known: true, event: event(true, "FailedMount", 0, after(EventDelay)),
-			pod: func(pod *corev1.Pod) {
+			status: recorded, age: EventDelay, known: true, event: event(true, "FailedMount", 0, after(EventDelay)), pod: func(pod *corev1.Pod) {
 				pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionTrue}}
 			},
-			wantDelay: Grace - EventDelay,
+			want: "wait 40s",
 		},
 		"no sandbox: reported": {
 			status: recorded, age: EventDelay, known: true, event: event(true, "FailedCreatePodSandBox", 0, after(EventDelay)),
-			wantReason: v1alpha1.ReasonSandboxNotCreated, wantMessage: "Pod example-at-pod: FailedCreatePodSandBox: words",
+			want: "Blocked SandboxNotCreated: Pod example-at-pod: FailedCreatePodSandBox: words; Warning SandboxNotCreated",
 		},
 		"a volume cannot be attached: reported": {
 			status: recorded, age: EventDelay, known: true, event: event(true, "FailedAttachVolume", 0, after(EventDelay)),
-			wantReason: v1alpha1.ReasonVolumeNotMounted, wantMessage: "Pod example-at-pod: FailedAttachVolume: words",
+			want: "Blocked VolumeNotMounted: Pod example-at-pod: FailedAttachVolume: words; Warning VolumeNotMounted",
 		},
 		"a device cannot be mapped: reported": {
 			status: recorded, age: EventDelay, known: true, event: event(true, "FailedMapVolume", 0, after(EventDelay)),
-			wantReason: v1alpha1.ReasonVolumeNotMounted, wantMessage: "Pod example-at-pod: FailedMapVolume: words",
+			want: "Blocked VolumeNotMounted: Pod example-at-pod: FailedMapVolume: words; Warning VolumeNotMounted",
 		},
 		"the network of the node is not ready: reported": {
 			status: recorded, age: EventDelay, known: true, event: event(true, "NetworkNotReady", 0, after(EventDelay)),
-			wantReason: v1alpha1.ReasonSandboxNotCreated, wantMessage: "Pod example-at-pod: NetworkNotReady: words",
+			want: "Blocked SandboxNotCreated: Pod example-at-pod: NetworkNotReady: words; Warning SandboxNotCreated",
 		},
 		"a resource is not prepared: reported": {
 			status: recorded, age: EventDelay, known: true, event: event(true, "FailedPrepareDynamicResources", 0, after(EventDelay)),
-			wantReason: v1alpha1.ReasonSandboxNotCreated, wantMessage: "Pod example-at-pod: FailedPrepareDynamicResources: words",
+			want: "Blocked SandboxNotCreated: Pod example-at-pod: FailedPrepareDynamicResources: words; Warning SandboxNotCreated",
 		},
-		"a warning that keeps no Pod from starting: waited for": {
-			status: recorded, age: EventDelay, known: true, event: event(true, "DNSConfigForming", 0, after(EventDelay)), wantDelay: Grace - EventDelay,
-		},
+		"a warning that keeps no Pod from starting: waited for": {status: recorded, age: EventDelay, known: true, event: event(true, "DNSConfigForming", 0, after(EventDelay)), want: "wait 40s"},
 		"a warning that keeps no Pod from starting, for a minute: reported": {
 			status: recorded, age: Grace, known: true, event: event(true, "DNSConfigForming", 0, after(Grace)),
-			wantReason: v1alpha1.ReasonPodPending, wantMessage: pending + ": DNSConfigForming: words" + see,
+			want: "Blocked PodPending: Pod example-at-pod: the command has not started for a minute: DNSConfigForming: words. See kubectl describe pod example-at-pod -n default; Warning PodPending",
 		},
-		"reported, and its events cannot be read: kept": {
-			status: recordedWith(v1alpha1.ReasonVolumeNotMounted), age: time.Hour, wantDelay: checkDelay,
-		},
+		"reported, and its events cannot be read: kept": {status: recordedWith(v1alpha1.ReasonVolumeNotMounted), age: time.Hour, want: "wait 1m0s"},
 		"its events cannot be read, for a minute: reported": {
-			status: recorded, age: Grace, wantReason: v1alpha1.ReasonPodPending, wantMessage: pending + see,
+			status: recorded, age: Grace,
+			want: "Blocked PodPending: Pod example-at-pod: the command has not started for a minute. See kubectl describe pod example-at-pod -n default; Warning PodPending",
 		},
 		"reported, and still so: not written again": {
-			status: running(corev1.PodPending, blocked(earlier, v1alpha1.ReasonVolumeNotMounted, "Pod example-at-pod: FailedMount: words")),
-			age:    time.Hour, known: true, event: event(true, "FailedMount", time.Minute, after(time.Hour)), wantDelay: checkDelay,
+			status: running(corev1.PodPending, blocked(earlier, v1alpha1.ReasonVolumeNotMounted, "Pod example-at-pod: FailedMount: words")), age: time.Hour, known: true, event: event(true, "FailedMount", time.Minute, after(time.Hour)),
+			want: "wait 1m0s",
 		},
 		"another volume is missing now: only the message is written": {
 			status: recordedWith(v1alpha1.ReasonVolumeNotMounted), age: time.Hour, known: true, event: event(true, "FailedMount", time.Minute, after(time.Hour)),
-			wantReason: v1alpha1.ReasonVolumeNotMounted, wantMessage: "Pod example-at-pod: FailedMount: words",
+			want: "Blocked VolumeNotMounted: Pod example-at-pod: FailedMount: words (since 09:12:00)",
 		},
 		"an old warning: only that it is pending": {
 			status: recordedWith(v1alpha1.ReasonVolumeNotMounted), age: time.Hour, known: true, event: event(true, "FailedMount", maxEventAge+1, after(time.Hour)),
-			wantReason: v1alpha1.ReasonPodPending, wantMessage: pending + ": FailedMount: words" + see,
+			want: "Blocked PodPending: Pod example-at-pod: the command has not started for a minute: FailedMount: words. See kubectl describe pod example-at-pod -n default (since 09:12:00); Warning PodPending",
 		},
 		"no event for a minute: reported": {
-			status: recorded, age: Grace, known: true, wantReason: v1alpha1.ReasonPodPending, wantMessage: pending + see,
+			status: recorded, age: Grace, known: true,
+			want: "Blocked PodPending: Pod example-at-pod: the command has not started for a minute. See kubectl describe pod example-at-pod -n default; Warning PodPending",
 		},
 		"reported, for another cause now: only the message is written": {
 			status: recordedWith(v1alpha1.ReasonPodPending), age: time.Hour, known: true, event: event(false, "Pulling", time.Minute, after(Grace)),
-			wantReason: v1alpha1.ReasonPodPending, wantMessage: pending + ": Pulling: words" + see,
+			want: "Blocked PodPending: Pod example-at-pod: the command has not started for a minute: Pulling: words. See kubectl describe pod example-at-pod -n default (since 09:12:00)",
 		},
 		"pulling an image for a minute: reported": {
 			status: recorded, age: Grace, known: true, event: event(false, "Pulling", time.Minute, after(Grace)),
-			wantReason: v1alpha1.ReasonPodPending, wantMessage: pending + ": Pulling: words" + see,
+			want: "Blocked PodPending: Pod example-at-pod: the command has not started for a minute: Pulling: words. See kubectl describe pod example-at-pod -n default; Warning PodPending",
 		},
 		"a scheduling gate for a minute: reported": {
 			status: recorded, age: Grace, known: true, pod: func(pod *corev1.Pod) {
 				pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "SchedulingGated", Message: "gates"}}
 			},
-			wantReason: v1alpha1.ReasonPodPending, wantMessage: pending + ": SchedulingGated: gates" + see,
+			want: "Blocked PodPending: Pod example-at-pod: the command has not started for a minute: SchedulingGated: gates. See kubectl describe pod example-at-pod -n default; Warning PodPending",
 		},
 		"no node, for a moment: waited for": {
 			status: recorded, age: EventDelay, pod: func(pod *corev1.Pod) {
 				pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, LastTransitionTime: metav1.Time{Time: after(time.Second)}}}
 			},
-			wantDelay: unschedulableDelay - EventDelay + time.Second,
+			want: "wait 26s",
 		},
 		"an init container runs: nothing is wrong": {
 			status: recordedWith(v1alpha1.ReasonPodPending), age: time.Hour, pod: func(pod *corev1.Pod) {
 				pod.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "clone", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
 			},
-			wantReason: "removed",
+			want: "no Blocked",
 		},
 		"an init container has just ended: waited for": {
 			status: recorded, age: time.Hour, pod: func(pod *corev1.Pod) {
 				pod.Status.InitContainerStatuses = []corev1.ContainerStatus{exited("clone", 0, "Completed", "")}
 				pod.Status.InitContainerStatuses[0].State.Terminated.FinishedAt = metav1.Time{Time: after(time.Hour - time.Second)}
 			},
-			wantDelay: EventDelay - time.Second,
+			want: "wait 19s",
 		},
 		"it has just got a node: waited for": {
 			status: recorded, age: time.Hour, pod: func(pod *corev1.Pod) {
 				pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Time{Time: after(time.Hour - time.Second)}}}
 			},
-			wantDelay: EventDelay - time.Second,
+			want: "wait 19s",
 		},
-		"its status says why: not looked up": {
-			status: running(corev1.PodPending, imagePullFailed(earlier, "words")), age: time.Hour, pod: waiting("ImagePullBackOff", "words"), wantDelay: checkDelay,
-		},
+		"its status says why: not looked up": {status: running(corev1.PodPending, imagePullFailed(earlier, "words")), age: time.Hour, pod: waiting("ImagePullBackOff", "words"), want: "wait 1m0s"},
 		"its status says why, and repeats it during the back-off: not written again": {
-			status: running(corev1.PodPending, imagePullFailed(earlier, "Container command: ErrImagePull: words")), age: time.Hour, wantDelay: checkDelay,
-			pod: waiting("ImagePullBackOff", `Back-off pulling image "private": ErrImagePull: words`),
+			status: running(corev1.PodPending, imagePullFailed(earlier, "Container command: ErrImagePull: words")), age: time.Hour, pod: waiting("ImagePullBackOff", `Back-off pulling image "private": ErrImagePull: words`),
+			want: "wait 1m0s",
 		},
 		"its status says nothing during the back-off: not written again": {
-			status: running(corev1.PodPending, imagePullFailed(earlier, "Container command: ErrImagePull: words")), age: time.Hour, wantDelay: checkDelay,
-			pod: waiting("ImagePullBackOff", `Back-off pulling image "private"`),
+			status: running(corev1.PodPending, imagePullFailed(earlier, "Container command: ErrImagePull: words")), age: time.Hour, pod: waiting("ImagePullBackOff", `Back-off pulling image "private"`),
+			want: "wait 1m0s",
 		},
 		"its last pull failed for another cause, seen during the back-off: only the message is written": {
-			status: running(corev1.PodPending, imagePullFailed(earlier, "Container command: ErrImagePull: no credentials")), age: time.Hour,
-			pod:        waiting("ImagePullBackOff", `Back-off pulling image "private": ErrImagePull: not found`),
-			wantReason: v1alpha1.ReasonImagePullFailed, wantMessage: `Container command: ImagePullBackOff: Back-off pulling image "private": ErrImagePull: not found`,
+			status: running(corev1.PodPending, imagePullFailed(earlier, "Container command: ErrImagePull: no credentials")), age: time.Hour, pod: waiting("ImagePullBackOff", `Back-off pulling image "private": ErrImagePull: not found`),
+			want: `Blocked ImagePullFailed: Container command: ImagePullBackOff: Back-off pulling image "private": ErrImagePull: not found (since 09:12:00)`,
 		},
 		"its second ConfigMap is missing, too: only the message is written": {
-			status: running(corev1.PodPending, blocked(earlier, v1alpha1.ReasonContainerNotCreated, "Container command: CreateContainerConfigError: first")), age: time.Hour,
-			pod:        waiting("CreateContainerConfigError", "second"),
-			wantReason: v1alpha1.ReasonContainerNotCreated, wantMessage: "Container command: CreateContainerConfigError: second",
+			status: running(corev1.PodPending, blocked(earlier, v1alpha1.ReasonContainerNotCreated, "Container command: CreateContainerConfigError: first")), age: time.Hour, pod: waiting("CreateContainerConfigError", "second"),
+			want: "Blocked ContainerNotCreated: Container command: CreateContainerConfigError: second (since 09:12:00)",
 		},
 		"its status says why on two lines: not written again": {
-			status: running(corev1.PodPending, imagePullFailed(earlier, answer.OneLine("Container command: ErrImagePull: a\nb"))), age: time.Hour, wantDelay: checkDelay,
-			pod: waiting("ErrImagePull", "a\nb"),
+			status: running(corev1.PodPending, imagePullFailed(earlier, answer.OneLine("Container command: ErrImagePull: a\nb"))), age: time.Hour, pod: waiting("ErrImagePull", "a\nb"),
+			want: "wait 1m0s",
 		},
-		"its status no longer says why, and its node has just written it: kept": {
-			status: recordedWith(v1alpha1.ReasonContainerNotCreated), age: time.Hour, known: true, pod: writtenAt(after(time.Hour - Grace + 1)), wantDelay: checkDelay,
-		},
+		"its status no longer says why, and its node has just written it: kept": {status: recordedWith(v1alpha1.ReasonContainerNotCreated), age: time.Hour, known: true, pod: writtenAt(after(time.Hour - Grace + 1)), want: "wait 1m0s"},
 		"its status no longer says why, for a minute: only that it is pending": {
 			status: recordedWith(v1alpha1.ReasonContainerNotCreated), age: time.Hour, known: true, pod: writtenAt(after(time.Hour - Grace)),
-			wantReason: v1alpha1.ReasonPodPending, wantMessage: pending + see,
+			want: "Blocked PodPending: Pod example-at-pod: the command has not started for a minute. See kubectl describe pod example-at-pod -n default (since 09:12:00); Warning PodPending",
 		},
-		"a rehearsal reported a volume: removed when the Pod exists": {
-			status: rehearsed(v1alpha1.ReasonVolumeNotMounted), wantReason: "removed",
-		},
-		"a rehearsal reported a container, and the node has just written the status: removed": {
-			status: rehearsed(v1alpha1.ReasonContainerNotCreated), pod: writtenAt(created), wantReason: "removed",
-		},
+		"a rehearsal reported a volume: removed when the Pod exists":                          {status: rehearsed(v1alpha1.ReasonVolumeNotMounted), want: "no Blocked"},
+		"a rehearsal reported a container, and the node has just written the status: removed": {status: rehearsed(v1alpha1.ReasonContainerNotCreated), pod: writtenAt(created), want: "no Blocked"},
 		"a rehearsal reported a volume, and it is still missing: reported again, in its own words": {
 			status: rehearsed(v1alpha1.ReasonVolumeNotMounted), age: EventDelay, known: true, event: event(true, "FailedMount", 0, after(EventDelay)),
-			wantReason: v1alpha1.ReasonVolumeNotMounted, wantMessage: "Pod example-at-pod: FailedMount: words",
+			want: "Blocked VolumeNotMounted: Pod example-at-pod: FailedMount: words; Warning VolumeNotMounted",
 		},
 		"a rehearsal reported an image, and it is still missing: reported again, in its own words": {
 			status: rehearsed(v1alpha1.ReasonImagePullFailed), pod: waiting("ImagePullBackOff", "words"),
-			wantReason: v1alpha1.ReasonImagePullFailed, wantMessage: "Container command: ImagePullBackOff: words",
+			want: "Blocked ImagePullFailed: Container command: ImagePullBackOff: words; Warning ImagePullFailed",
 		},
 		"it runs: no longer reported": {
 			status: recordedWith(v1alpha1.ReasonPodPending), age: time.Hour, pod: func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodRunning },
-			wantReason: "removed",
+			want: "Pod.Phase=Running; no Blocked",
 		},
-		"it is being deleted: no longer reported": {
-			status: recordedWith(v1alpha1.ReasonPodPending), age: time.Hour, pod: deleted,
-			wantReason: "removed",
-		},
+		"it is being deleted: no longer reported": {status: recordedWith(v1alpha1.ReasonPodPending), age: time.Hour, pod: deleted, want: "no Blocked"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := newPod(corev1.PodPending)
@@ -235,28 +206,8 @@ func TestDecideWaiting(t *testing.T) {
 			}
 			explained(&tc.status)
 			w := World{At: newAt(withStatus(tc.status)), Pods: podsOf(pod), PodEvent: tc.event, PodEventIsKnown: tc.known, Now: after(tc.age)}
-			d := Decide(w)
-			want := Decision{Delay: tc.wantDelay}
-			switch tc.wantReason {
-			case "":
-			case "removed":
-				want.Status = ptr.To(running(pod.Status.Phase))
-			default:
-				since, before := w.Now, Blocked(w.At)
-				if IsForecast(before) {
-					before = nil
-				}
-				if before != nil {
-					since = earlier
-				}
-				want.Status = ptr.To(running(corev1.PodPending, blocked(since, tc.wantReason, tc.wantMessage)))
-				if before == nil || before.Reason != tc.wantReason {
-					want.Events = []Event{warning(tc.wantReason, tc.wantMessage)}
-				}
-			}
-			explained(want.Status)
-			if diff := cmp.Diff(want, d, equate); diff != "" {
-				t.Errorf("Decide (-want +got):\n%s", diff)
+			if got := textOf(w, Decide(w)); got != tc.want {
+				t.Errorf("got  %s\nwant %s", got, tc.want)
 			}
 		})
 	}
