@@ -18,6 +18,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"flag"
 	"fmt"
 	"net"
 	"net/http"
@@ -35,6 +37,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	logsapi "k8s.io/component-base/logs/api/v1"
 	"k8s.io/klog/v2/ktesting"
 )
 
@@ -84,6 +87,27 @@ func TestParseResources(t *testing.T) {
 				t.Errorf("resources (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestValidate has flags that are refused.
+func TestValidate(t *testing.T) {
+	for args, want := range map[string]string{
+		"run":                    `unexpected argument "run": all options are flags, see -help`,
+		"-workers=0":             "-workers is 0: it must be at least 1",
+		"-metrics-namespaces=-1": "-metrics-namespaces is -1: it must not be negative; 0 counts all namespaces together",
+		"-tls-cert-file=a":       "-tls-cert-file and -tls-private-key-file belong together: set both",
+		"-tls-cert-file=a -tls-private-key-file=b": "-tls-cert-file needs -metrics-secure: set both",
+		"-preflight-qps=-1":                        "-preflight-qps is -1: it must not be negative; 0 turns preflights off",
+		"-logging-format=xml":                      `-logging-format is "xml": it must be text or json`,
+		"-default-limits=memory":                   `-default-limits is "memory": "memory" is not a quantity of cpu, memory or ephemeral-storage; write for example cpu=10m,memory=16Mi`,
+	} {
+		o := options{logging: logsapi.NewLoggingConfiguration()}
+		flags := flag.NewFlagSet("", flag.ContinueOnError)
+		o.addFlags(flags)
+		if err := errors.Join(flags.Parse(strings.Fields(args)), o.validate(flags.Args())); err == nil || err.Error() != want {
+			t.Errorf("%s: got %v, want %s", args, err, want)
+		}
 	}
 }
 

@@ -17,8 +17,7 @@
 
 # The soak tests: thousands of Ats while three controllers, the API server and etcd are killed
 # repeatedly; all interleavings of hack/explore.sh; histories and
-# mutants of hack/simulate.sh; and the times of handovers, of the recovery after an outage, and
-# of preflights. They take tens of minutes and report their results.
+# mutants of hack/simulate.sh. They take tens of minutes and report their results.
 #
 # Usage: hack/soak.sh [FLAG...], with flags of hack/integration/soak_test.go
 
@@ -33,15 +32,8 @@ build_localcluster
 cgo=1
 compiling go test -race -tags=integration -c -o "${tmp}/integration.test" ./hack/integration
 
-# run_tests NAMES [FLAG...] runs tests of hack/integration in a cluster.
-run_tests() {
-    (cd hack/integration && TMPDIR="${tmp}" compiling "${bin}/localcluster" run -- \
-        "${tmp}/integration.test" -test.timeout=30m -test.parallel=16 -test.v -test.run="^($1)\$" "${@:2}")
-}
-run_tests TestSoak -soak-ats=2000 \
-    -soak-for=2m -soak-api-servers=5 -soak-etcds=2 -soak-kill-every=5s "$@"
+(cd hack/integration && TMPDIR="${tmp}" compiling "${bin}/localcluster" run -- \
+    "${tmp}/integration.test" -test.timeout=30m -test.v -test.run='^TestSoak$' -soak-ats=2000 -soak-for=2m -soak-kill-every=5s "$@")
 hack/explore.sh
 hack/simulate.sh -for 5m
 hack/simulate.sh -mutants
-# Separately, because these tests have time limits.
-run_tests 'TestHandover|TestOutage|TestPreflight' -soak-trials=20 -soak-outage=1m "$@"

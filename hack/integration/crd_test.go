@@ -21,6 +21,7 @@ package integration
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -37,6 +38,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
@@ -152,83 +154,57 @@ var invalidValue = regexp.MustCompile(`(Invalid value: )("(\\.|[^"\\])*"|-?[0-9]
 // the type of the field instead.
 func withoutValues(message string) string { return invalidValue.ReplaceAllString(message, "$1") }
 
-// TestCommandLength tries the longest command and one that is too long.
-func TestCommandLength(t *testing.T) {
-	t.Parallel()
-	ats := cnatClient.CnatV1alpha1().Ats(newNamespace(t))
-	// The character has the maximum number of bytes.
-	at := newAt("", "longest", time.Now().AddDate(1, 0, 0), strings.Repeat("🌍", 32767))
-	if _, err := ats.Create(t.Context(), at, metav1.CreateOptions{}); err != nil {
-		t.Error(err)
-	}
-	at.Name = "longer"
-	at.Spec.Command += "a"
-	_, err := ats.Create(t.Context(), at, metav1.CreateOptions{})
-	if want := "spec.command: Too long"; !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), want) {
-		t.Errorf("got %v, want %s", err, want)
-	}
-}
-
-// TestListLength tries the longest lists of a template, and one element more.
+// TestListLength tries the longest command and the longest lists of a template, and one element more.
 func TestListLength(t *testing.T) {
 	t.Parallel()
 	ats := cnatClient.CnatV1alpha1().Ats(newNamespace(t))
-	at := newAt("", "longest", time.Now().AddDate(1, 0, 0), "true")
-	spec := corev1.PodSpec{
-		Containers:  []corev1.Container{{Name: "command", Image: "image", Env: slices.Repeat([]corev1.EnvVar{{Name: "A"}}, 1024)}},
-		Tolerations: slices.Repeat([]corev1.Toleration{{}}, 64),
+	list := func(name string, more int) *v1alpha1.At {
+		at := newAt("", name, time.Now().AddDate(1, 0, 0), "")
+		at.Spec.Template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+			Containers:  []corev1.Container{{Name: "command", Image: "image", Env: slices.Repeat([]corev1.EnvVar{{Name: "A"}}, 1024+more)}},
+			Tolerations: slices.Repeat([]corev1.Toleration{{}}, 64+more),
+		}}
+		return at
 	}
-	at.Spec.Template = &corev1.PodTemplateSpec{Spec: spec}
-	if _, err := ats.Create(t.Context(), at, metav1.CreateOptions{}); err != nil {
-		t.Error(err)
-	}
-	at.Name = "longer"
-	at.Spec.Template.Spec.Containers[0].Env = append(spec.Containers[0].Env, corev1.EnvVar{Name: "A"})
-	at.Spec.Template.Spec.Tolerations = append(spec.Tolerations, corev1.Toleration{})
-	_, err := ats.Create(t.Context(), at, metav1.CreateOptions{})
-	for _, want := range []string{
-		"spec.template.spec.containers[0].env: Too many: 1025: must have at most 1024 items",
-		"spec.template.spec.tolerations: Too many: 65: must have at most 64 items",
+	// The character has the maximum number of bytes.
+	command := strings.Repeat("🌍", 32767)
+	for _, tc := range []struct {
+		at   *v1alpha1.At
+		want []string // of the refusal
+	}{
+		{newAt("", "command", time.Now().AddDate(1, 0, 0), command), nil},
+		{newAt("", "longer", time.Now().AddDate(1, 0, 0), command+"a"), []string{"spec.command: Too long"}},
+		{list("lists", 0), nil},
+		{list("longer", 1), []string{
+			"spec.template.spec.containers[0].env: Too many: 1025: must have at most 1024 items",
+			"spec.template.spec.tolerations: Too many: 65: must have at most 64 items",
+		}},
 	} {
-		if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), want) {
-			t.Errorf("got %v, want %s", err, want)
+		_, err := ats.Create(t.Context(), tc.at, metav1.CreateOptions{})
+		if (err == nil) != (tc.want == nil) {
+			t.Errorf("%s: got %v, want %q", tc.at.Name, err, tc.want)
+		}
+		for _, want := range tc.want {
+			if !strings.Contains(fmt.Sprint(err), want) {
+				t.Errorf("got %v, want %s", err, want)
+			}
 		}
 	}
 }
 
-// TestPhaseIsPendingWithoutAWrite reads the phase of an At that no controller has
-// processed.
-func TestPhaseIsPendingWithoutAWrite(t *testing.T) {
+// TestColumns checks what kubectl shows: the phase of an At that no controller has processed, and the reason
+// for its state. An At is of category all.
+func TestColumns(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
-	created := createAt(t, newAt(namespace, "at", time.Now(), "true"))
-	read := waitPhase(t, namespace, "at", v1alpha1.PhasePending)
-	if read.ResourceVersion != created.ResourceVersion {
-		t.Error("the At was written")
-	}
-	if got, want := kubectl(t, "", "get", "at", "-n", namespace), "PENDING"; !strings.Contains(got, want) {
-		t.Errorf("kubectl get at: got\n%s\nwant %s", got, want)
-	}
-}
-
-// TestCategory deletes everything of category all in a namespace, as users do with
-// workloads. That includes what is pending, and kubectl explain says so.
-func TestCategory(t *testing.T) {
-	t.Parallel()
-	namespace := newNamespace(t)
-	createAt(t, newAt(namespace, "at", time.Now().Add(time.Hour), "true"))
-	createCronAt(t, newCronAt(namespace, "@yearly"))
+	at := newAt(namespace, "skipped", time.Now(), "true")
+	at.Spec.Schedule, at.Spec.TimeZone = "2026-03-29T02:30:00", ptr.To("Europe/Berlin")
+	createAt(t, at)
 	// What kubectl has cached may be from before the CRD.
-	cache := "--cache-dir=" + t.TempDir()
-	wantOutput(t, kubectl(t, "", "get", "all", cache, "-n", namespace, "-o", "name"), `(^|\n)at\.cnat\.programming-kubernetes\.info/at\n`, `cronat\.cnat\.programming-kubernetes\.info/cronat\n`)
-	kubectl(t, "", "delete", "all", "--all", cache, "-n", namespace)
-	if left := kubectl(t, "", "get", "ats,cronats", "-n", namespace, "-o", "name"); left != "" {
-		t.Errorf("there is left: %s", left)
-	}
-	for _, kind := range []string{"at", "cronat"} {
-		explained := strings.Join(strings.Fields(kubectl(t, "", "explain", kind)), " ")
-		wantOutput(t, explained, "kubectl delete all --all deletes")
-	}
+	wantOutput(t, kubectl(t, "", "get", "all", "--cache-dir="+t.TempDir(), "-n", namespace), `skipped +2026-03-29T02:30:00 +Europe/Berlin +PENDING `)
+	startController(t, namespace)
+	waitBlockedAt(t, namespace, "skipped", v1alpha1.ReasonInvalidSchedule)
+	wantOutput(t, kubectl(t, "", "get", "at", "-n", namespace), `^NAME +SCHEDULE +TIMEZONE +PHASE +REASON +EXIT +NODES +AGE\nskipped +2026-03-29T02:30:00 +Europe/Berlin +PENDING +InvalidSchedule `)
 }
 
 func forEachGolden(t *testing.T, kind string, test func(t *testing.T, path string)) {

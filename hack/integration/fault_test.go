@@ -77,19 +77,6 @@ func forward(t *testing.T, wrap func(http.RoundTripper) http.RoundTripper) strin
 
 var errInjected = errors.New("injected fault")
 
-// waitClosed waits until a channel is closed or has an element.
-func waitClosed[T any](t *testing.T, what string, channel <-chan T) T {
-	t.Helper()
-	defer announce(t.Name() + ": " + what)()
-	select {
-	case element := <-channel:
-		return element
-	case <-time.After(patience):
-		t.Fatalf("waiting for %s: timed out", what)
-		panic("unreachable")
-	}
-}
-
 // playPeriod is the interval at which a simulated kubelet checks its Pods.
 const playPeriod = 100 * time.Millisecond
 
@@ -223,13 +210,7 @@ func TestFaults(t *testing.T) {
 	if generation := generationOf(t, namespace, v1alpha1.RestartDeployment); generation != 2 {
 		t.Errorf("generation %d of the Deployment, want 2", generation)
 	}
-	k.lock.Lock()
-	defer k.lock.Unlock()
-	for name, uids := range k.started {
-		if len(uids) != 1 {
-			t.Errorf("%d containers of %s were started", len(uids), name)
-		}
-	}
+	k.wantOnceEach(t, len(pods))
 	l.lock.Lock()
 	defer l.lock.Unlock()
 	for _, write := range []string{

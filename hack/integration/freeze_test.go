@@ -31,160 +31,58 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-// createFreeze creates a Freeze that holds from a minute ago until tomorrow.
-func createFreeze(t *testing.T, namespace, name string, mutate ...func(*v1alpha1.FreezeSpec)) *v1alpha1.Freeze {
-	t.Helper()
-	at := func(t time.Time) v1alpha1.FreezeTime { return v1alpha1.FreezeTime(t.UTC().Format(time.RFC3339)) }
-	object := &v1alpha1.Freeze{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
-		Spec: v1alpha1.FreezeSpec{
-			Windows: []v1alpha1.FreezeWindow{{From: at(time.Now().Add(-time.Minute)), Until: at(time.Now().Add(24 * time.Hour))}},
-			Reason:  "Change freeze",
-		},
-	}
-	for _, m := range mutate {
-		m(&object.Spec)
-	}
-	object, err := cnatClient.CnatV1alpha1().Freezes(namespace).Create(t.Context(), object, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return object
-}
-
-func deleteFreeze(t *testing.T, object *v1alpha1.Freeze) {
-	t.Helper()
-	if err := cnatClient.CnatV1alpha1().Freezes(object.Namespace).Delete(t.Context(), object.Name, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// everyMinute returns a CronAt that is due each minute.
-func everyMinute(namespace, name string) *v1alpha1.CronAt {
-	cronAt := newCronAt(namespace, "* * * * *")
-	cronAt.Name = name
-	return cronAt
-}
-
-// waitFrozen waits until an At waits for a Freeze, which must not have a Pod then.
-func waitFrozen(t *testing.T, namespace, name, message string) {
-	t.Helper()
-	at := waitAt(t, namespace, name, "to be frozen", func(at *v1alpha1.At) bool { return at.Status.Reason == v1alpha1.ReasonFrozen })
-	if at.Status.Phase != v1alpha1.PhasePending || at.Status.Message != message {
-		t.Errorf("At %s is %s: %s, want %s", name, at.Status.Phase, at.Status.Message, message)
-	}
-	pods, err := kubeClient.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: v1alpha1.LabelAtUID + "=" + string(at.UID)})
-	if err != nil || len(pods.Items) > 0 {
-		t.Errorf("At %s has %d Pods: %v", name, len(pods.Items), err)
-	}
-}
-
-// TestFreeze covers Freezes of a whole cluster, of one namespace, and of one CronAt; an exemption;
-// an edit, and deletions.
+// TestFreeze covers a Freeze of the whole cluster, an exemption, an edit, and a label of a namespace. The other
+// kinds of starts, and CronAts, are in pkg/plan and in every interleaving.
 func TestFreeze(t *testing.T) {
 	if !inOwnCluster(t) {
 		return
 	}
 	root, team, other := newNamespace(t), newNamespace(t), newNamespace(t)
 	startController(t, metav1.NamespaceAll, "-leader-elect-resource-namespace="+root)
-	due := func(namespace, name string, mutate ...func(*v1alpha1.At)) {
-		t.Helper()
-		at := newAt(namespace, name, time.Now(), "true")
-		for _, m := range mutate {
-			m(at)
-		}
-		createAt(t, at)
+	freezes := cnatClient.CnatV1alpha1().Freezes(root)
+	if _, err := freezes.Create(t.Context(), &v1alpha1.Freeze{
+		ObjectMeta: metav1.ObjectMeta{Name: "christmas"},
+		Spec:       v1alpha1.FreezeSpec{Windows: []v1alpha1.FreezeWindow{{From: "2000-01-01T00:00:00Z", Until: "2098-01-01T00:00:00Z"}}, Reason: "Change freeze"},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
 	}
-	message := func(name string, f *v1alpha1.Freeze) string {
-		until, err := time.Parse(time.RFC3339, string(f.Spec.Windows[0].Until))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return "Freeze " + name + " holds until " + until.Format(time.RFC3339) + ": Change freeze"
-	}
-	// Another one of the same kind shows that the controller knows it: a watch may be slow.
-	known := func(namespace, name string) {
+	waitFrozen := func(namespace, name string) {
 		t.Helper()
-		for i := 0; ; i++ {
-			probe := name + "-probe-" + string(rune('a'+i))
-			due(namespace, probe)
-			at := waitAt(t, namespace, probe, "to run or to wait", func(at *v1alpha1.At) bool {
+		at := waitAt(t, namespace, name, "to be frozen", func(at *v1alpha1.At) bool { return at.Status.Reason == v1alpha1.ReasonFrozen })
+		if want := "Freeze " + root + "/christmas holds until 2098-01-01T00:00:00Z: Change freeze"; at.Status.Phase != v1alpha1.PhasePending || at.Status.Message != want {
+			t.Errorf("At %s is %s: %s, want %s", name, at.Status.Phase, at.Status.Message, want)
+		}
+	}
+	for _, namespace := range []string{team, other} {
+		// The controller knows the Freeze when it holds an At: a watch may be slow.
+		probe := 0
+		eventually(t, "the Freeze to be known", func(context.Context) (bool, error) {
+			probe++
+			name := fmt.Sprintf("probe-%d", probe)
+			createAt(t, newAt(namespace, name, time.Now(), "true"))
+			at := waitAt(t, namespace, name, "to run or to wait", func(at *v1alpha1.At) bool {
 				return at.Status.Phase != v1alpha1.PhasePending || at.Status.Reason != ""
 			})
-			if at.Status.Reason == v1alpha1.ReasonFrozen {
-				return
-			}
-			if i == 20 {
-				t.Fatal("the Freeze is not known")
-			}
-		}
-	}
-
-	t.Run("a namespace", func(t *testing.T) {
-		f := createFreeze(t, team, "own")
-		known(team, "own")
-		due(team, "at")
-		waitFrozen(t, team, "at", message("own", f))
-		due(other, "free")
-		waitPhase(t, other, "free", v1alpha1.PhaseRunning)
-
-		due(team, "exempt", func(at *v1alpha1.At) { at.Labels = map[string]string{v1alpha1.LabelIgnoreFreezes: "true"} })
-		waitPhase(t, team, "exempt", v1alpha1.PhaseRunning)
-
-		deleteFreeze(t, f)
-		waitPhase(t, team, "at", v1alpha1.PhaseRunning)
-	})
-
-	t.Run("the cluster", func(t *testing.T) {
-		f := createFreeze(t, root, "christmas")
-		known(other, "christmas")
-		due(other, "waits")
-		waitFrozen(t, other, "waits", message(root+"/christmas", f))
-		due(team, "waits")
-		waitFrozen(t, team, "waits", message(root+"/christmas", f))
-
-		// From now on, it holds in the other namespace only.
-		patch := `{"spec":{"namespaceSelector":{"matchLabels":{"freeze":"yes"}}}}`
-		kubectl(t, "", "label", "namespace", other, "freeze=yes")
-		if _, err := cnatClient.CnatV1alpha1().Freezes(root).Patch(t.Context(), "christmas", types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		waitPhase(t, team, "waits", v1alpha1.PhaseRunning)
-		waitFrozen(t, other, "waits", message(root+"/christmas", f))
-		kubectl(t, "", "label", "namespace", other, "freeze-")
-		waitPhase(t, other, "waits", v1alpha1.PhaseRunning)
-		deleteFreeze(t, f)
-	})
-
-	t.Run("a CronAt", func(t *testing.T) {
-		f := createFreeze(t, team, "nightly", func(spec *v1alpha1.FreezeSpec) {
-			spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{v1alpha1.LabelCronAtName: "nightly"}}
+			return at.Status.Reason == v1alpha1.ReasonFrozen, nil
 		})
-		for _, name := range []string{"nightly", "hourly"} {
-			if _, err := cnatClient.CnatV1alpha1().CronAts(team).Create(t.Context(), everyMinute(team, name), metav1.CreateOptions{}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		wait := func(name, what string, condition func(*v1alpha1.CronAtStatus) bool) *v1alpha1.CronAtStatus {
-			t.Helper()
-			var got *v1alpha1.CronAt
-			eventually(t, "CronAt "+name+" "+what, func(ctx context.Context) (_ bool, err error) {
-				got, err = cnatClient.CnatV1alpha1().CronAts(team).Get(ctx, name, metav1.GetOptions{})
-				return err == nil && condition(&got.Status), err
-			})
-			return &got.Status
-		}
-		wait("hourly", "to run", func(status *v1alpha1.CronAtStatus) bool { return status.LastScheduleTime != nil })
-		status := wait("nightly", "to skip a time", func(status *v1alpha1.CronAtStatus) bool { return status.Skipped != nil })
-		if status.LastScheduleTime != nil || status.Missed != nil || status.Reason != v1alpha1.ReasonFrozen || status.Message != message("nightly", f) {
-			t.Errorf("got %+v", status)
-		}
-		if until, _ := time.Parse(time.RFC3339, string(f.Spec.Windows[0].Until)); status.NextScheduleTime == nil || status.NextScheduleTime.Time.Before(until) {
-			t.Errorf("the next time is %s", status.NextScheduleTime)
-		}
-		deleteFreeze(t, f)
-		wait("nightly", "to run", func(status *v1alpha1.CronAtStatus) bool { return status.LastScheduleTime != nil && status.Reason == "" })
-	})
+		createAt(t, newAt(namespace, "waits", time.Now(), "true"))
+		waitFrozen(namespace, "waits")
+	}
+	exempt := newAt(team, "exempt", time.Now(), "true")
+	exempt.Labels = map[string]string{v1alpha1.LabelIgnoreFreezes: "true"}
+	createAt(t, exempt)
+	waitPhase(t, team, "exempt", v1alpha1.PhaseRunning)
+
+	// From now on, it holds in the other namespace only.
+	kubectl(t, "", "label", "namespace", other, "freeze=yes")
+	patch := `{"spec":{"namespaceSelector":{"matchLabels":{"freeze":"yes"}}}}`
+	if _, err := freezes.Patch(t.Context(), "christmas", types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	waitPhase(t, team, "waits", v1alpha1.PhaseRunning)
+	waitFrozen(other, "waits")
+	kubectl(t, "", "label", "namespace", other, "freeze-")
+	waitPhase(t, other, "waits", v1alpha1.PhaseRunning)
 }
 
 // TestFreezesPolicy shows that only users who may ignore Freezes exempt what they write, and that a user who

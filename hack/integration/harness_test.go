@@ -91,11 +91,9 @@ var (
 	packages = []string{root}
 
 	// controllerConfig is the kubeconfig of the controllers, which TestMain may create
-	// before all tests; grantLease allows them a lease in a namespace, and afterAll checks
-	// what they have done.
+	// before all tests; afterAll checks what they have done.
 	controllerConfig = os.Getenv("KUBECONFIG")
 	beforeAll        = func(dir string) error { return nil }
-	grantLease       = func(t *testing.T, namespace string) { t.Helper() }
 	afterAll         = func() error { return nil }
 )
 
@@ -279,6 +277,16 @@ func kubectl(t *testing.T, input string, args ...string) string {
 	return out
 }
 
+// cleanUp runs kubectl at the end of the test.
+func cleanUp(t *testing.T, input string, args ...string) {
+	t.Helper()
+	t.Cleanup(func() {
+		if out, err := runKubectl(context.Background(), input, args...); err != nil {
+			t.Errorf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+	})
+}
+
 func tryKubectl(t *testing.T, input string, args ...string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -349,29 +357,23 @@ var (
 // while the controller-manager is busy: nothingLeft does.
 func deleteNamespace(ctx context.Context, namespace string) error {
 	// The controllers have ended, so the Pods and Ats of unfinished runs would stay forever.
-	patch := []byte(`{"metadata":{"finalizers":null}}`)
-	pods, err := kubeClient.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return err
-	}
-	for _, pod := range pods.Items {
-		if len(pod.Finalizers) > 0 {
-			_, patchErr := kubeClient.CoreV1().Pods(namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{})
-			err = errors.Join(err, ignoreNotFound(patchErr))
+	for _, resource := range []schema.GroupVersionResource{corev1.SchemeGroupVersion.WithResource("pods"), v1alpha1.SchemeGroupVersion.WithResource("ats")} {
+		objects := dynamicClient.Resource(resource).Namespace(namespace)
+		list, err := objects.List(ctx, metav1.ListOptions{})
+		if ignoreNotFound(err) != nil {
+			return err
 		}
-	}
-	ats, listErr := cnatClient.CnatV1alpha1().Ats(namespace).List(ctx, metav1.ListOptions{})
-	for _, at := range ats.Items {
-		if len(at.Finalizers) > 0 {
-			_, patchErr := cnatClient.CnatV1alpha1().Ats(namespace).Patch(ctx, at.Name, types.MergePatchType, patch, metav1.PatchOptions{})
-			err = errors.Join(err, ignoreNotFound(patchErr))
+		for i := 0; err == nil && i < len(list.Items); i++ {
+			if object := &list.Items[i]; len(object.GetFinalizers()) > 0 {
+				_, err := objects.Patch(ctx, object.GetName(), types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+				if ignoreNotFound(err) != nil {
+					return err
+				}
+			}
 		}
-	}
-	if err = errors.Join(err, ignoreNotFound(listErr)); err != nil {
-		return err
 	}
 	now := metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}
-	return errors.Join(err,
+	return errors.Join(
 		kubeClient.CoreV1().Pods(namespace).DeleteCollection(ctx, now, metav1.ListOptions{}),
 		ignoreNotFound(kubeClient.CoreV1().Namespaces().Delete(ctx, namespace, metav1.DeleteOptions{})))
 }
@@ -537,9 +539,6 @@ func startController(t *testing.T, namespace string, args ...string) *controller
 // variables.
 func startBinary(t *testing.T, path string, env []string, namespace string, args ...string) *controller {
 	t.Helper()
-	if slices.Contains(args, "-leader-elect") {
-		grantLease(t, namespace)
-	}
 	c := &controller{exited: make(chan error, 1)}
 	c.cmd = exec.Command(path, append([]string{
 		"-v=4", "-namespace=" + namespace, "-metrics-bind-address=127.0.0.1:0", "-health-probe-bind-address=127.0.0.1:0", // Many controllers share this machine's ports.
@@ -555,7 +554,7 @@ func startBinary(t *testing.T, path string, env []string, namespace string, args
 		return c.output() != "", nil
 	})
 	t.Cleanup(func() {
-		if err := c.stop(syscall.SIGTERM); err != nil && !c.lostLease() {
+		if err := c.stop(syscall.SIGTERM); err != nil {
 			t.Errorf("the controller exited with an error: %v", err)
 		}
 		if t.Failed() {
@@ -979,11 +978,24 @@ func wantOutput(t *testing.T, got string, want ...string) {
 // get returns the status and the body of a response. It does not verify certificates.
 func get(t *testing.T, url, token string) (int, string) {
 	t.Helper()
-	status, body, err := tryGet(t, url, token)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return status, body
+	if token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
+	answer, err := client.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer.StatusCode, string(body)
 }
 
 // getSecure is get for metrics that need a token, which a busy API server may not check in time.
@@ -994,24 +1006,4 @@ func getSecure(t *testing.T, url, token string) (status int, body string) {
 		return status != http.StatusInternalServerError, nil
 	})
 	return status, body
-}
-
-// tryGet is get for a server that may have ended.
-func tryGet(t *testing.T, url, token string) (int, string, error) {
-	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
-	if err != nil {
-		return 0, "", err
-	}
-	if token != "" {
-		request.Header.Set("Authorization", "Bearer "+token)
-	}
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
-	answer, err := client.Do(request)
-	if err != nil {
-		return 0, "", err
-	}
-	defer func() { _ = answer.Body.Close() }()
-	body, err := io.ReadAll(answer.Body)
-	return answer.StatusCode, string(body), err
 }

@@ -22,20 +22,18 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat"
@@ -386,45 +384,26 @@ func TestRevokeToken(t *testing.T) {
 	namespace := newNamespace(t)
 	bindRole(t, namespace, serviceAccount, rule("list", "", "pods"))
 	account, binding := "serviceaccount/"+serviceAccount, "rolebinding/"+serviceAccount
-	patch := func(object, patch string) {
-		t.Helper()
-		kubectl(t, "", "patch", "-n", namespace, object, "--type=merge", "-p", patch)
-	}
 	for _, object := range []string{account, binding} {
-		patch(object, `{"metadata":{"finalizers":["`+v1alpha1.FinalizerReleasePods+`"]}}`)
+		kubectl(t, "", "patch", "-n", namespace, object, "--type=merge", "-p", `{"metadata":{"finalizers":["`+v1alpha1.FinalizerReleasePods+`"]}}`)
 	}
-	token, err := kubeClient.CoreV1().ServiceAccounts(namespace).CreateToken(t.Context(), serviceAccount, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
-	if err != nil {
+	thief := filepath.Join(t.TempDir(), "config")
+	if err := writeConfig(thief, namespace, serviceAccount); err != nil {
 		t.Fatal(err)
 	}
-	config, err := clientcmd.BuildConfigFromFlags("", controllerConfig)
-	if err != nil {
-		t.Fatal(err)
-	}
-	config.BearerToken, config.BearerTokenFile = token.Status.Token, ""
-	thief, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	use := func(ctx context.Context) error {
-		_, err := thief.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
-		return err
-	}
-
 	kubectl(t, "", "delete", "--wait=false", "-n", namespace, binding, account)
-	if err := use(t.Context()); err != nil {
-		t.Errorf("the token of deleted permissions: %v", err)
+	for _, step := range []struct{ object, patch, answer string }{
+		{account, "{}", "No resources found"}, // nothing is revoked
+		{binding, `{"subjects":null}`, "Forbidden"},
+		{account, `{"metadata":{"finalizers":null}}`, "Unauthorized"},
+	} {
+		kubectl(t, "", "patch", "-n", namespace, step.object, "--type=merge", "-p", step.patch)
+		eventually(t, "the answer to be "+step.answer, func(context.Context) (bool, error) {
+			out, _ := tryKubectl(t, "", "get", "pods", "-n", namespace, "--kubeconfig="+thief)
+			return strings.Contains(out, step.answer), nil
+		})
 	}
-	patch(binding, `{"subjects":null}`)
-	eventually(t, "the permissions to be revoked", func(ctx context.Context) (bool, error) { return apierrors.IsForbidden(use(ctx)), nil })
-	patch(account, `{"metadata":{"finalizers":null}}`)
-	eventually(t, "the token to be revoked", func(ctx context.Context) (bool, error) { return apierrors.IsUnauthorized(use(ctx)), nil })
-	// Another service account of the name does not revive it.
-	kubectl(t, "", "create", "serviceaccount", "-n", namespace, serviceAccount)
-	if err := use(t.Context()); !apierrors.IsUnauthorized(err) {
-		t.Errorf("the token of an earlier service account: %v", err)
-	}
-	patch(binding, `{"metadata":{"finalizers":null}}`)
+	kubectl(t, "", "patch", "-n", namespace, binding, "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
 }
 
 // TestPoliciesTypes lets the API server check the types of the policies. It does not where the

@@ -40,7 +40,6 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/tools/clientcmd"
@@ -64,7 +63,7 @@ const (
 // artifacts/restarts/annotations, and under the policies of artifacts/deploy/policy. At the end,
 // the granted permissions must equal those that were used.
 func init() {
-	beforeAll, grantLease, afterAll = becomeServiceAccount, grantLeaseTo, compareGranted
+	beforeAll, afterAll = becomeServiceAccount, compareGranted
 }
 
 // becomeServiceAccount creates the prerequisites of these tests in dir before all of
@@ -101,73 +100,45 @@ func writeToken(path, token string) error {
 	return clientcmd.WriteToFile(*config, path)
 }
 
-// grantLeaseTo grants in another namespace what the Role for the lease grants in that of
-// the controller.
-func grantLeaseTo(t *testing.T, namespace string) {
-	t.Helper()
-	_, role, err := readRBAC(deploy + "/rbac.yaml")
-	if err != nil {
-		t.Fatal(err)
+// grants returns the permissions that manifests bind to the service account of the controller, a line each.
+func grants(manifests string) (map[string]bool, error) {
+	type object struct {
+		metav1.TypeMeta
+		metav1.ObjectMeta `json:"metadata"`
+		Rules             []rbacv1.PolicyRule
+		RoleRef           rbacv1.RoleRef
+		Subjects          []rbacv1.Subject
 	}
-	_, err = kubeClient.RbacV1().Roles(namespace).Create(t.Context(), &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: role.Name}, Rules: role.Rules}, metav1.CreateOptions{})
-	if apierrors.IsAlreadyExists(err) {
-		return
-	}
-	if err == nil {
-		_, err = kubeClient.RbacV1().RoleBindings(namespace).Create(t.Context(), &rbacv1.RoleBinding{
-			ObjectMeta: metav1.ObjectMeta{Name: role.Name},
-			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role.Name},
-			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: systemNamespace, Name: serviceAccount}},
-		}, metav1.CreateOptions{})
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	waitAllowed(t, serviceAccountID, authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "create", Group: "coordination.k8s.io", Resource: "leases"})
-}
-
-// readRBAC returns the ClusterRole and the Role in a file of manifests, or nil if there
-// is none.
-func readRBAC(path string) (*rbacv1.ClusterRole, *rbacv1.Role, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer file.Close()
-	var clusterRole *rbacv1.ClusterRole
-	var role *rbacv1.Role
-	decoder := yaml.NewYAMLOrJSONDecoder(file, 4096)
+	rules := map[string][]rbacv1.PolicyRule{} // by kind, namespace and name
+	var bindings []object
+	decoder := yaml.NewYAMLOrJSONDecoder(strings.NewReader(manifests), 4096)
 	for {
-		var object struct {
-			metav1.TypeMeta
-			metav1.ObjectMeta `json:"metadata"`
-			Rules             []rbacv1.PolicyRule
-		}
-		if err := decoder.Decode(&object); errors.Is(err, io.EOF) {
-			return clusterRole, role, nil
+		var o object
+		if err := decoder.Decode(&o); errors.Is(err, io.EOF) {
+			break
 		} else if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
-		switch object.Kind {
-		case "ClusterRole":
-			clusterRole = &rbacv1.ClusterRole{ObjectMeta: object.ObjectMeta, Rules: object.Rules}
-		case "Role":
-			role = &rbacv1.Role{ObjectMeta: object.ObjectMeta, Rules: object.Rules}
+		rules[o.Kind+o.Namespace+"/"+o.Name] = o.Rules
+		if slices.ContainsFunc(o.Subjects, func(subject rbacv1.Subject) bool { return subject.Name == serviceAccount }) {
+			bindings = append(bindings, o)
 		}
 	}
-}
-
-// permissions returns the permissions in the rules of a role, one word each.
-func permissions(scope string, rules []rbacv1.PolicyRule) (map[string]bool, error) {
 	granted := map[string]bool{}
-	for _, rule := range rules {
-		if len(rule.NonResourceURLs) > 0 || len(rule.ResourceNames) > 1 {
-			return nil, fmt.Errorf("an unsupported rule: %v", rule)
+	for _, binding := range bindings {
+		scope := everywhere
+		if binding.Namespace == binding.Subjects[0].Namespace {
+			scope = inside
+		} else if binding.Namespace != "" {
+			scope = ofAts
 		}
-		for _, group := range rule.APIGroups {
+		for _, rule := range rules[binding.RoleRef.Kind+binding.Namespace+"/"+binding.RoleRef.Name] {
+			if len(rule.NonResourceURLs) > 0 || len(rule.ResourceNames) > 1 || len(rule.APIGroups) > 1 {
+				return nil, fmt.Errorf("an unsupported rule: %v", rule)
+			}
 			for _, resource := range rule.Resources {
 				for _, verb := range rule.Verbs {
-					granted[permission(scope, verb, group, resource, strings.Join(rule.ResourceNames, ""))] = true
+					granted[permission(scope, verb, rule.APIGroups[0], resource, strings.Join(rule.ResourceNames, ""))] = true
 				}
 			}
 		}
@@ -175,28 +146,29 @@ func permissions(scope string, rules []rbacv1.PolicyRule) (map[string]bool, erro
 	return granted, nil
 }
 
-// The scopes of permissions: everywhere, or a single namespace.
+// The scopes of permissions: everywhere, or a single namespace, as in docs/reference/permissions.md.
 const (
 	everywhere = "everywhere"
-	inside     = "in its namespace"
+	inside     = "its own"
+	ofAts      = "the Ats'"
 )
 
+// permission returns a permission in one line, with the resource as in ats.cnat.programming-kubernetes.info/status.
 func permission(scope, verb, group, resource, name string) string {
-	return strings.TrimSpace(fmt.Sprintf("%s: %s %s %s", scope, verb, strings.TrimSuffix(resource+"."+group, "."), name))
+	resource, subresource, _ := strings.Cut(resource, "/")
+	return strings.TrimSpace(fmt.Sprintf("%s: %s %s %s", scope, verb, strings.Trim(strings.Trim(resource+"."+group, ".")+"/"+subresource, "/"), name))
 }
 
-// finalizers are permissions that no request uses: the API server checks them when a Pod
-// or an At is created whose owner reference blocks the owner's deletion.
-// TestPermissionsComeLate runs a controller without them.
-var finalizers = []string{everywhere + ": update ats/finalizers." + cnat.GroupName, everywhere + ": update cronats/finalizers." + cnat.GroupName}
-
-// held returns the permissions that only tests with a node or with a cluster of their own use, such as those
-// for -hold-permissions: in this cluster, a controller that holds them would work in the namespaces of all tests.
+// held returns the permissions that no request of these tests uses: the API server checks finalizers when a Pod
+// or an At is created whose owner reference blocks the owner's deletion, as TestPermissionsComeLate tries, and the
+// others are for tests with a node or with a cluster of their own.
 func held() map[string]bool {
 	asked := map[string]bool{
-		permission(inside, "get", "", "namespaces", ""):      true,
-		permission(everywhere, "list", "", "events", ""):     true, // TestPodDoesNotStart has Pods that wait for long.
-		permission(everywhere, "list", "", "namespaces", ""): true, // TestFreeze selects namespaces.
+		permission(everywhere, "update", cnat.GroupName, "ats/finalizers", ""):     true,
+		permission(everywhere, "update", cnat.GroupName, "cronats/finalizers", ""): true,
+		permission(inside, "get", "", "namespaces", ""):                            true,
+		permission(everywhere, "list", "", "events", ""):                           true, // TestPodDoesNotStart has Pods that wait for long.
+		permission(everywhere, "list", "", "namespaces", ""):                       true, // TestFreeze selects namespaces.
 	}
 	for _, verb := range []string{"get", "patch"} {
 		asked[permission(inside, verb, "", "serviceaccounts", serviceAccount)] = true
@@ -205,7 +177,24 @@ func held() map[string]bool {
 			asked[permission(everywhere, verb, rbacv1.GroupName, "cluster"+resource, serviceAccount)] = true
 		}
 	}
+	for verb, name := range map[string]string{"create": "", "get": serviceAccount, "update": serviceAccount} {
+		asked[permission(inside, verb, "coordination.k8s.io", "leases", name)] = true // TestInCluster has a leader.
+	}
 	return asked
+}
+
+// readAll returns the text of files, such as manifests.
+func readAll(paths ...string) (string, error) {
+	var all strings.Builder
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return "", err
+		}
+		all.Write(text)
+		all.WriteString("\n---\n")
+	}
+	return all.String(), nil
 }
 
 // compareGranted compares the permissions that are granted to the service account with
@@ -214,50 +203,24 @@ func compareGranted() error {
 	if flag.Lookup("test.run").Value.String() != "" || flag.Lookup("test.skip").Value.String() != "" {
 		return nil
 	}
-	clusterRole, role, err := readRBAC(deploy + "/rbac.yaml")
+	manifests, err := readAll(deploy+"/rbac.yaml", restarts+"/rbac.yaml", restarts+"/clusterrolebinding.yaml", annotations+"/rbac.yaml")
 	if err != nil {
 		return err
 	}
-	granted, err := permissions(everywhere, clusterRole.Rules)
+	granted, err := grants(manifests)
 	if err != nil {
 		return err
-	}
-	ofRole, err := permissions(inside, role.Rules)
-	if err != nil {
-		return err
-	}
-	maps.Copy(granted, ofRole)
-	for _, dir := range []string{restarts, annotations} {
-		optional, _, err := readRBAC(dir + "/rbac.yaml")
-		if err != nil {
-			return err
-		}
-		ofOptional, err := permissions(everywhere, optional.Rules)
-		if err != nil {
-			return err
-		}
-		maps.Copy(granted, ofOptional)
 	}
 	// Both allowed and denied requests: a denied one means that a permission is missing.
 	asked := held()
-	asked[finalizers[0]], asked[finalizers[1]] = true, true
 	requests, err := auditLog()
 	if err != nil {
 		return err
 	}
 	for i := range requests {
-		r := &requests[i]
-		if r.User.Username != serviceAccountID || r.ObjectRef == nil {
-			continue
+		if r := &requests[i]; r.User.Username == serviceAccountID && r.ObjectRef != nil {
+			asked[permission(everywhere, r.Verb, r.ObjectRef.APIGroup, r.resource(), "")] = true
 		}
-		scope, name := everywhere, ""
-		if r.resource() == "leases" {
-			scope = inside
-			if r.Verb != "create" { // rules cannot restrict it to an object
-				name = r.ObjectRef.Name
-			}
-		}
-		asked[permission(scope, r.Verb, r.ObjectRef.APIGroup, r.resource(), name)] = true
 	}
 	if diff := cmp.Diff(slices.Sorted(maps.Keys(granted)), slices.Sorted(maps.Keys(asked))); diff != "" {
 		return fmt.Errorf("what rbac.yaml of artifacts/deploy, artifacts/restarts and artifacts/restarts/annotations grants is not what the tests need (-granted +asked for):\n%s", diff)
@@ -265,71 +228,23 @@ func compareGranted() error {
 	return nil
 }
 
-// TestPermissionsComeLate runs a controller that gets its permissions one after the other: what
+// TestPermissionsComeLate runs a controller that gets the permissions for finalizers late: what
 // needs them is reported, and then runs.
 func TestPermissionsComeLate(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
-	clusterRole, _, err := readRBAC(deploy + "/rbac.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	user := bindRole(t, namespace, "less", slices.DeleteFunc(slices.Clone(clusterRole.Rules), func(rule rbacv1.PolicyRule) bool {
-		return slices.ContainsFunc(rule.Resources, func(resource string) bool {
-			return strings.HasPrefix(resource, "cronats") || resource == "ats/finalizers" || resource == "nodes"
-		})
-	})...)
+	bindRole(t, namespace, "less", rule("get list patch watch", cnat.GroupName, "ats", "ats/status"), rule("create get list patch watch", "", "pods", "events"))
 	config := filepath.Join(t.TempDir(), "config")
 	if err := writeConfig(config, namespace, "less"); err != nil {
 		t.Fatal(err)
 	}
-	f := startFleet(t, namespace, "a")
-	createWorkload(t, namespace, v1alpha1.RestartDeployment, "replicas: 0")
-	kubectl(t, "", "annotate", "-n", namespace, "deployment/web", scheduleAnnotation+"=@daily")
-	_, scheduled := createOverdue(t, newCronAt(namespace, ""))
-	c := startController(t, namespace, "-restart-annotations", "-kubeconfig="+config)
+	c := startController(t, namespace, "-kubeconfig="+config)
 	waitLog(t, c, "CronAts cannot be listed, and do not run until they can: apply artifacts/examples/cnat-crd.yaml and the permissions that come with it")
-	waitLog(t, c, "Restart annotations have no effect until the controller can list workloads: grant this user the rules of artifacts/restarts/annotations/rbac.yaml")
 	createAt(t, newAt(namespace, "at", time.Now(), "true"))
 	wantOutput(t, waitBlocked(t, namespace, v1alpha1.ReasonPodRefused).Message, "cannot set blockOwnerDeletion")
-
 	kubectl(t, "", "create", "role", "finalizers", "-n", namespace, "--verb=update", "--resource=ats.cnat.programming-kubernetes.info/finalizers")
 	kubectl(t, "", "create", "rolebinding", "finalizers", "-n", namespace, "--role=finalizers", "--serviceaccount="+namespace+":less")
 	waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
-	onNodes, pinned, restart, later := newNodesAt(f), newAt(namespace, "pinned", time.Now(), "true"), newRestart(namespace, v1alpha1.RestartDeployment), newRestart(namespace, v1alpha1.RestartDeployment)
-	onNodes.Name, restart.Name, later.Name = "nodes", "restart", "later"
-	pinned.Spec.Node, later.Spec.Schedule = f.name("a"), "2099-01-01T00:00:00Z"
-	reasons := map[*v1alpha1.At][2]string{
-		onNodes: {v1alpha1.ReasonNodesForbidden, `require that the controller can get, list and watch nodes: nodes is forbidden: User "` + user + `"`},
-		pinned:  {v1alpha1.ReasonNodesForbidden, "nodes is forbidden"},
-		restart: {v1alpha1.ReasonRestartForbidden, "^.*" + user + ".*grant this user the verbs get and patch"},
-		later:   {v1alpha1.ReasonRestartForbidden, "^If it were due now: .*grant this user the verbs get and patch"},
-	}
-	for at := range reasons {
-		createAt(t, at)
-	}
-	for at, want := range reasons {
-		wantOutput(t, waitBlockedAt(t, namespace, at.Name, want[0]).Message, want[1])
-	}
-	wantCreated(t, namespace, "at-pod")
-
-	kubectl(t, "", "create", "clusterrolebinding", namespace, "--clusterrole=cnat-controller", "--serviceaccount="+namespace+":less")
-	t.Cleanup(func() {
-		if out, err := runKubectl(context.Background(), "", "delete", "clusterrolebinding", namespace); err != nil {
-			t.Errorf("%v: %s", err, out)
-		}
-	})
-	for _, role := range []string{"cnat-controller-restarts", "cnat-controller-restart-annotations"} {
-		kubectl(t, "", "create", "rolebinding", role, "-n", namespace, "--clusterrole="+role, "--serviceaccount="+namespace+":less")
-	}
-	for _, name := range []string{"nodes", "pinned", "restart"} {
-		if at := waitPhase(t, namespace, name, v1alpha1.PhaseDone); at.Status.Reason != v1alpha1.ReasonCompleted {
-			t.Errorf("At %s ended as %s: %s", name, at.Status.Reason, at.Status.Message)
-		}
-	}
-	waitPod(t, namespace, scheduled+"-pod")
-	waitAt(t, namespace, "later", "to be blocked no longer", func(at *v1alpha1.At) bool { return at.Status.Reason == "" })
-	waitNamedCronAt(t, namespace, "deployment-web", "to follow", hasSchedule("@daily"))
 }
 
 // rule returns a rule of a role. The verbs are separated by spaces.
@@ -370,81 +285,46 @@ func bind(t *testing.T, namespace, name string, role rbacv1.RoleRef) string {
 	return "system:serviceaccount:" + namespace + ":" + name
 }
 
-var (
-	permissionRow  = regexp.MustCompile("(?m)^\\| (`[a-z0-9./,` -]+?`)(?: named `([a-z-]+)`)? \\| ([a-z, ]+) \\| ([^|]+) \\| ([^|]+) \\| [^|]+ \\|$")
-	permissionLine = regexp.MustCompile(`(?m)^(\S*) +\[(.*?)\] +\[(.*?)\] +\[(.*?)\]$`)
-)
+var permissionRow = regexp.MustCompile("(?m)^\\| (`[a-z0-9./,` -]+?`)(?: named `([a-z-]+)`)? \\| ([a-z, ]+) \\| ([^|]+) \\| ([^|]+) \\| [^|]+ \\|$")
 
-// TestPermissions compares docs/reference/permissions.md with what Kubernetes lists after each
-// installation.
+// TestPermissions compares docs/reference/permissions.md with the manifests of each installation.
 func TestPermissions(t *testing.T) {
-	if !inOwnCluster(t) {
-		return
-	}
+	t.Parallel()
 	page, err := os.ReadFile(root + "/docs/reference/permissions.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	main, optional, _ := strings.Cut(string(page), "\n## Restarts\n")
-	restarting, annotating, _ := strings.Cut(optional, "\n## Restart annotations\n")
-	// Those that becomeServiceAccount has created.
-	kubectl(t, "", "delete", "clusterrolebindings,rolebindings", "-A", "-l", "app.kubernetes.io/name="+serviceAccount)
-	const namespaced = "cnat-default"
-	kubectl(t, "", "create", "namespace", namespaced)
-	ofEverybody := listPermissions(t, metav1.NamespaceDefault, "system:serviceaccount:default:nobody")
-	// In this order.
+	restarting, _, _ := strings.Cut(optional, "\n## Restart annotations\n")
 	for _, tc := range []struct {
-		install []string
-		tables  string
-		column  int
-		its     string // namespace
+		base   string // a folder for kustomize
+		more   []string
+		tables string
+		column int
 	}{
-		{[]string{"-k", root + "/artifacts/namespaced"}, main + restarting + annotating, 5, namespaced},
-		{[]string{"-k", deploy}, main, 4, systemNamespace},
-		{[]string{"-f", restarts}, main + restarting, 4, systemNamespace},
-		{[]string{"-k", annotations}, main + restarting + annotating, 4, systemNamespace},
+		{root + "/artifacts/namespaced", nil, string(page), 5},
+		{deploy, nil, main, 4},
+		{deploy, []string{restarts + "/rbac.yaml", restarts + "/clusterrolebinding.yaml"}, main + restarting, 4},
+		{deploy, []string{restarts + "/rbac.yaml", restarts + "/clusterrolebinding.yaml", annotations + "/rbac.yaml"}, string(page), 4},
 	} {
-		kubectl(t, "", append([]string{"apply"}, tc.install...)...)
-		for _, namespace := range []string{tc.its, metav1.NamespaceDefault, metav1.NamespaceSystem} {
-			want := map[string]bool{}
-			for _, row := range permissionRow.FindAllStringSubmatch(tc.tables, -1) {
-				where := row[tc.column]
-				if where == "everywhere" || where == "its own" && namespace == tc.its || where == "the Ats'" && namespace == metav1.NamespaceDefault {
-					for resource := range strings.SplitSeq(strings.ReplaceAll(row[1], "`", ""), ", ") {
-						addPermissions(want, resource, row[2], strings.Split(row[3], ", "))
+		want := map[string]bool{}
+		for _, row := range permissionRow.FindAllStringSubmatch(tc.tables, -1) {
+			for resource := range strings.SplitSeq(strings.ReplaceAll(row[1], "`", ""), ", ") {
+				for verb := range strings.SplitSeq(row[3], ", ") {
+					if where := row[tc.column]; slices.Contains([]string{everywhere, inside, ofAts}, where) {
+						want[permission(where, verb, "", resource, row[2])] = true
 					}
 				}
 			}
-			var diff string
-			// The API server knows new bindings within seconds.
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-			err := poll(ctx, t.Name()+": the permissions", func(context.Context) (bool, error) {
-				got := listPermissions(t, namespace, "system:serviceaccount:"+tc.its+":"+serviceAccount)
-				maps.DeleteFunc(got, func(permission string, _ bool) bool { return ofEverybody[permission] })
-				diff = cmp.Diff(slices.Sorted(maps.Keys(want)), slices.Sorted(maps.Keys(got)))
-				return diff == "", nil
-			})
-			cancel()
-			if err != nil {
-				t.Fatalf("after kubectl apply %s, in namespace %s (-page +listed): %v\n%s", strings.Join(tc.install, " "), namespace, err, diff)
-			}
 		}
-	}
-}
-
-// listPermissions returns what kubectl auth can-i --list prints for a user in a namespace.
-func listPermissions(t *testing.T, namespace, user string) map[string]bool {
-	t.Helper()
-	listed := map[string]bool{}
-	for _, line := range permissionLine.FindAllStringSubmatch(kubectl(t, "", "auth", "can-i", "--list", "--no-headers", "-n", namespace, "--as="+user), -1) {
-		addPermissions(listed, line[1]+line[2], line[3], strings.Fields(line[4])) // a resource, or URLs
-	}
-	return listed
-}
-
-func addPermissions(to map[string]bool, resource, name string, verbs []string) {
-	for _, verb := range verbs {
-		to[strings.Join([]string{resource, name, verb}, " ")] = true
+		more, err := readAll(tc.more...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := grants(kubectl(t, "", "kustomize", tc.base) + "\n---\n" + more)
+		if diff := cmp.Diff(want, got); err != nil || diff != "" {
+			t.Errorf("%s %v: %v (-page +manifests)\n%s", tc.base, tc.more, err, diff)
+		}
 	}
 }
 
@@ -452,29 +332,18 @@ func addPermissions(to map[string]bool, resource, name string, verbs []string) {
 // Ats.
 func TestUserRoles(t *testing.T) {
 	t.Parallel()
+	namespace := newNamespace(t)
 	all := []string{"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"}
 	for role, want := range map[string][]string{"view": all[:3], "edit": all, "admin": all} {
-		t.Run(role, func(t *testing.T) {
-			t.Parallel()
-			namespace := newNamespace(t)
-			user := bind(t, namespace, "default", rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role})
-			var got []string
-			err := poll(t.Context(), t.Name()+": permissions", func(ctx context.Context) (bool, error) {
-				got = nil
-				for _, verb := range all {
-					allowed, err := isAllowed(ctx, user, authorizationv1.ResourceAttributes{Namespace: namespace, Verb: verb, Group: cnat.GroupName, Resource: "ats"})
-					if err != nil {
-						return false, err
-					}
-					if allowed {
-						got = append(got, verb)
-					}
+		user := bind(t, namespace, role, rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role})
+		eventually(t, role+" to be allowed to "+strings.Join(want, ", ")+", and no more", func(ctx context.Context) (bool, error) {
+			for _, verb := range all {
+				allowed, err := isAllowed(ctx, user, authorizationv1.ResourceAttributes{Namespace: namespace, Verb: verb, Group: cnat.GroupName, Resource: "ats"})
+				if err != nil || allowed != slices.Contains(want, verb) {
+					return false, err
 				}
-				return slices.Equal(got, want), nil
-			})
-			if err != nil {
-				t.Errorf("may %v, want %v", got, want)
 			}
+			return true, nil
 		})
 	}
 }

@@ -30,7 +30,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat"
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -53,7 +52,7 @@ func newRequesters(t *testing.T) *requesters {
 type claim struct {
 	what    string
 	user    string
-	verb    string // create, replace, apply, annotate, or edit, which changes the spec
+	verb    string // create, annotate, or edit, which changes the spec
 	claimed string // the requester; "-" removes it
 	// expectations
 	denied string // empty: allowed
@@ -80,25 +79,14 @@ func (r *requesters) send(t *testing.T, object string, c *claim, parameters ...s
 	if c.user == r.double {
 		owner = fmt.Sprintf(`, "labels": {%q: "a"}, "ownerReferences": [{"apiVersion": "%s", "kind": "CronAt", "name": "a", "uid": "a", "controller": true}]`, v1alpha1.LabelCronAtUID, v1alpha1.SchemeGroupVersion)
 	}
-	manifest := func(version string) string {
-		return fmt.Sprintf(`{"kind": %q, "apiVersion": "%s", "metadata": {"name": %q, %s "annotations": %s%s}, "spec": {%s}}`, kind, v1alpha1.SchemeGroupVersion, name, version, annotations, owner, spec)
+	what := creates(fmt.Sprintf(`{"kind": %q, "apiVersion": "%s", "metadata": {"name": %q, "annotations": %s%s}, "spec": {%s}}`, kind, v1alpha1.SchemeGroupVersion, name, annotations, owner, spec))
+	if c.verb != "create" {
+		what = merges(what.object+"/"+name, map[string]string{
+			"annotate": `{"metadata": {"annotations": ` + annotations + `}}`,
+			"edit":     `{"metadata": {"annotations": ` + annotations + `}, "spec": {"startingDeadlineSeconds": 60}}`,
+		}[c.verb])
 	}
-	what, user := creates(manifest("")), actAs(t, c.user, r.namespace)
-	if c.verb == "create" {
-		return user.send(t, what, parameters...)
-	}
-	what.object += "/" + name
-	switch c.verb {
-	case "apply":
-		what.method, what.contentType, parameters = http.MethodPatch, string(types.ApplyYAMLPatchType), append(parameters, "force", "true")
-	case "replace":
-		what.method, what.body = http.MethodPut, manifest(fmt.Sprintf(`"resourceVersion": %q,`, r.get(t, object).ResourceVersion))
-	case "annotate":
-		what = merges(what.object, `{"metadata": {"annotations": `+annotations+`}}`)
-	case "edit":
-		what = merges(what.object, `{"metadata": {"annotations": `+annotations+`}, "spec": {"startingDeadlineSeconds": 60}}`)
-	}
-	return user.send(t, what, parameters...)
+	return actAs(t, c.user, r.namespace).send(t, what, parameters...)
 }
 
 // try sends claims about an object, in this order.
@@ -151,11 +139,7 @@ func (r *requesters) install(t *testing.T) {
 	const binding = "  policyName: cnat-requester\n"
 	selected := strings.Replace(string(policy), binding, binding+"  matchResources: {namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: "+r.namespace+"}}}\n", 1)
 	kubectl(t, selected, "apply", "-f", "-")
-	t.Cleanup(func() {
-		if out, err := runKubectl(context.Background(), selected, "delete", "-f", "-"); err != nil {
-			t.Errorf("%v: %s", err, out)
-		}
-	})
+	cleanUp(t, selected, "delete", "-f", "-")
 	eventually(t, "the policy to be in force", func(context.Context) (bool, error) {
 		out, err := r.send(t, "At/x", &claim{user: r.alice, verb: "create"}, "dryRun", "All")
 		return strings.Contains(out, fmt.Sprintf(`%q:%q`, v1alpha1.AnnotationRequester, r.alice)), err
@@ -176,21 +160,16 @@ func TestRequesterPolicy(t *testing.T) {
 		r.try(t, object,
 			claim{"create for another", r.alice, "create", "mallory", set + r.alice, ""},
 			claim{"create for nobody", r.alice, "create", " ", set + r.alice, ""},
-			claim{"create by apply for another", r.alice, "apply", "mallory", set + r.alice, ""},
 			claim{"create", r.alice, "create", r.alice, "", r.alice},
 			claim{"name another", r.alice, "annotate", "mallory", keep, r.alice},
 			claim{"name oneself, but the spec is that of another", r.bob, "annotate", r.bob, keep, r.alice},
 			claim{"name nobody", r.bob, "annotate", "-", keep, r.alice},
 			claim{"change nothing", r.bob, "annotate", "", "", r.alice},
-			claim{"replace without a requester", r.bob, "replace", "", keep, r.alice},
-			claim{"apply for another", r.bob, "apply", "mallory", keep, r.alice},
 			claim{"change the spec for another", r.bob, "edit", "mallory", set + r.bob, r.alice},
 			claim{"change the spec, and leave its creator", r.bob, "edit", "", set + r.bob, r.alice},
 			claim{"change the spec, and name nobody", r.bob, "edit", "-", "", ""},
 			claim{"change nothing, without a requester", r.bob, "annotate", "", "", ""},
 			claim{"name oneself later", r.bob, "annotate", r.bob, keep, ""},
-			claim{"replace, and name oneself", r.alice, "replace", r.alice, "", r.alice},
-			claim{"name another as an administrator", "", "annotate", "mallory", "", "mallory"},
 		)
 	}
 	r.tryDouble(t)
@@ -202,7 +181,7 @@ func TestRequesterPolicy(t *testing.T) {
 }
 
 // TestRequester checks the policy of artifacts/requester: it writes the user to an At or a CronAt.
-// The Ats of a CronAt and of nodes have the same, also when the controller has resumed them.
+// The Ats of a CronAt have the same.
 func TestRequester(t *testing.T) {
 	t.Parallel()
 	r := newRequesters(t)
@@ -213,11 +192,7 @@ func TestRequester(t *testing.T) {
 			claim{"name another", r.alice, "annotate", "mallory", "", r.alice},
 			claim{"name oneself, but the spec is that of another", r.bob, "annotate", r.bob, "", r.alice},
 			claim{"name nobody", r.bob, "annotate", "-", "", r.alice},
-			claim{"replace without a requester", r.bob, "replace", "", "", r.alice},
-			claim{"apply for another", r.bob, "apply", "mallory", "", r.alice},
 			claim{"change the spec for another", r.bob, "edit", "mallory", "", r.bob},
-			claim{"change it back, without a requester", r.alice, "replace", "", "", r.alice},
-			claim{"change the spec as an administrator", "", "edit", "", "", "admin"},
 		)
 		r.try(t, kind+"backup", claim{"restore as an administrator", "", "create", r.bob, "", r.bob})
 	}
@@ -227,21 +202,14 @@ func TestRequester(t *testing.T) {
 	r.try(t, "CronAt/cronat", claim{"create", r.alice, "create", "", "", r.alice})
 	kubectl(t, "", "patch", "CronAt/cronat", "-n", r.namespace, "--as="+r.alice, "--type=merge", "-p", `{"spec": {"suspend": false}}`)
 	kubectl(t, "", "patch", "CronAt/cronat", "-n", r.namespace, "--subresource=status", "--type=merge", "-p", `{"status":{"active":0,"observedSchedule":{"schedule":"* * * * *","since":"`+time.Now().Add(-time.Minute).UTC().Format(time.RFC3339)+`"}}}`)
-	startFleet(t, r.namespace, "n1", "n2")
-	onNodes := fmt.Sprintf(`{"apiVersion": "%s", "kind": "At", "metadata": {"name": "nodes"}, "spec": {"schedule": %q, "command": "true",
-		"nodes": {"selector": {"matchLabels": {"fleet": %q}}, "maxConcurrent": 1}}}`, v1alpha1.SchemeGroupVersion, time.Now().UTC().Format(time.RFC3339), r.namespace)
-	kubectl(t, onNodes, "create", "-n", r.namespace, "--as="+r.alice, "-f", "-")
 	startController(t, r.namespace)
-	wantEnd(t, waitPhase(t, r.namespace, "nodes", v1alpha1.PhaseDone), v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
 	eventually(t, "the At of the CronAt", func(ctx context.Context) (bool, error) {
 		ats, err := cnatClient.CnatV1alpha1().Ats(r.namespace).List(ctx, metav1.ListOptions{})
-		if err != nil || len(ats.Items) < len([]string{"nodes", "nodes-n1", "nodes-n2", "cronat-MINUTES"}) {
+		if err != nil || len(ats.Items) == 0 {
 			return false, err
 		}
-		for i := range ats.Items {
-			if got := ats.Items[i].Annotations[v1alpha1.AnnotationRequester]; got != r.alice {
-				return false, fmt.Errorf("the requester of At %s is %q, want %q", ats.Items[i].Name, got, r.alice)
-			}
+		if got := ats.Items[0].Annotations[v1alpha1.AnnotationRequester]; got != r.alice {
+			t.Errorf("the requester of the At is %q, want %q", got, r.alice)
 		}
 		return true, nil
 	})

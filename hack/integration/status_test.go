@@ -19,7 +19,6 @@ limitations under the License.
 package integration
 
 import (
-	"context"
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
@@ -35,22 +34,9 @@ import (
 
 	admissionv1 "k8s.io/api/admission/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
-
-// TestColumns checks that kubectl get shows the reason for the state of an At.
-func TestColumns(t *testing.T) {
-	t.Parallel()
-	namespace := newNamespace(t)
-	startController(t, namespace)
-	at := newAt(namespace, "skipped", time.Now(), "true")
-	at.Spec.Schedule, at.Spec.TimeZone = "2026-03-29T02:30:00", ptr.To("Europe/Berlin")
-	createAt(t, at)
-	waitBlockedAt(t, namespace, "skipped", v1alpha1.ReasonInvalidSchedule)
-	wantOutput(t, kubectl(t, "", "get", "at", "-n", namespace), `^NAME +SCHEDULE +TIMEZONE +PHASE +REASON +EXIT +NODES +AGE\nskipped +2026-03-29T02:30:00 +Europe/Berlin +PENDING +InvalidSchedule `)
-}
 
 // TestWebhook uses an admission webhook that denies the Pod with the status and the
 // causes of the API server's own validation, then is down, and then admits the Pod.
@@ -107,9 +93,5 @@ func startWebhook(t *testing.T, namespace string, answer func() *admissionv1.Adm
 		rules: [{operations: [CREATE], apiGroups: [""], apiVersions: [v1], resources: [pods]}], clientConfig: {url: %[2]q, caBundle: %[3]s}}]}`,
 		namespace, server.URL, base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})))
 	kubectl(t, hook, "create", "-f", "-")
-	t.Cleanup(func() {
-		if out, err := runKubectl(context.Background(), hook, "delete", "-f", "-"); err != nil {
-			t.Errorf("%v: %s", err, out)
-		}
-	})
+	cleanUp(t, hook, "delete", "-f", "-")
 }
