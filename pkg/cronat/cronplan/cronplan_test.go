@@ -18,8 +18,6 @@ package cronplan
 
 import (
 	"errors"
-	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -27,496 +25,107 @@ import (
 	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/staleness"
-	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
-
-var (
-	created = time.Date(2026, 12, 24, 0, 30, 0, 0, time.UTC)
-	ten     = time.Date(2026, 12, 24, 10, 0, 0, 0, time.UTC)
-	eleven  = ten.Add(time.Hour)
-)
-
-func at(t time.Time) *metav1.Time { return &metav1.Time{Time: t} }
-
-// newCronAt returns an hourly CronAt that last ran at nine and has nothing to report.
-func newCronAt(mutate ...func(*v1alpha1.CronAt)) *v1alpha1.CronAt {
-	cronAt := &v1alpha1.CronAt{
-		ObjectMeta: metav1.ObjectMeta{Name: "backup", Namespace: "default", UID: "cronat-uid", Generation: 1, ResourceVersion: "1", CreationTimestamp: *at(created)},
-		Spec: v1alpha1.CronAtSpec{
-			Schedule: "0 * * * *",
-			AtTemplate: v1alpha1.AtTemplateSpec{
-				Metadata: v1alpha1.AtTemplateMeta{Labels: map[string]string{"app": "backup"}},
-				Spec:     v1alpha1.RunSpec{Command: "true"},
-			},
-		},
-		Status: v1alpha1.CronAtStatus{
-			LastScheduleTime:   at(ten.Add(-time.Hour)),
-			NextScheduleTime:   at(ten),
-			ObservedSchedule:   &v1alpha1.ObservedSchedule{Schedule: "0 * * * *", Since: *at(created)},
-			ObservedGeneration: 1,
-		},
-	}
-	for _, m := range mutate {
-		m(cronAt)
-	}
-	return cronAt
-}
-
-// ranAtTen records the run at ten in a CronAt.
-func ranAtTen(cronAt *v1alpha1.CronAt) {
-	cronAt.Status.LastScheduleTime, cronAt.Status.NextScheduleTime = at(ten), at(eleven)
-}
-
-// ranAtEleven records the run at eleven in a CronAt.
-func ranAtEleven(cronAt *v1alpha1.CronAt) { cronAt.Status.LastScheduleTime = at(eleven) }
-
-// oneActive sets the number of Ats of a CronAt that have not ended to one.
-func oneActive(cronAt *v1alpha1.CronAt) { cronAt.Status.Active = 1 }
-
-func policy(p v1alpha1.ConcurrencyPolicy) func(*v1alpha1.CronAt) {
-	return func(cronAt *v1alpha1.CronAt) { cronAt.Spec.ConcurrencyPolicy = p }
-}
-
-func deadline(seconds int64) func(*v1alpha1.CronAt) {
-	return func(cronAt *v1alpha1.CronAt) { cronAt.Spec.StartingDeadlineSeconds = &seconds }
-}
-
-func edited(schedule string, when time.Time) func(*v1alpha1.CronAt) {
-	return func(cronAt *v1alpha1.CronAt) {
-		cronAt.Generation = 2
-		cronAt.Spec.Schedule = schedule
-		cronAt.ManagedFields = []metav1.ManagedFieldsEntry{{Time: at(created)}, {Time: at(when)}, {Time: at(when.Add(time.Hour)), Subresource: "status"}}
-	}
-}
-
-func withCondition(conditionType string, status metav1.ConditionStatus, reason, message string, since time.Time) func(*v1alpha1.CronAt) {
-	return func(cronAt *v1alpha1.CronAt) {
-		cronAt.Status.Conditions = append(cronAt.Status.Conditions, metav1.Condition{Type: conditionType, Status: status, Reason: reason, Message: message, ObservedGeneration: cronAt.Generation, LastTransitionTime: *at(since)})
-		if status == metav1.ConditionTrue {
-			cronAt.Status.Reason, cronAt.Status.Message = reason, message
-		}
-	}
-}
-
-// suspended makes a CronAt suspended since nine.
-func suspended(cronAt *v1alpha1.CronAt) {
-	cronAt.Spec.Suspend = ptr.To(true)
-	cronAt.Status.NextScheduleTime = nil
-	withCondition(v1alpha1.ConditionSuspended, metav1.ConditionTrue, v1alpha1.ReasonSuspended, "No At is created while spec.suspend is true.", ten.Add(-time.Hour))(cronAt)
-}
-
-// childOf returns the child for a scheduled time, created then.
-func childOf(cronAt *v1alpha1.CronAt, scheduled time.Time, mutate ...func(*v1alpha1.At)) *v1alpha1.At {
-	child := newChild(cronAt, scheduled, 0)
-	child.UID, child.ResourceVersion, child.CreationTimestamp = "at-uid", "1", *at(scheduled)
-	child.Status.Phase = v1alpha1.PhasePending
-	for _, m := range mutate {
-		m(child)
-	}
-	return child
-}
-
-func released(at *v1alpha1.At) { at.Finalizers = nil }
-
-func deleted(child *v1alpha1.At) { child.DeletionTimestamp = at(eleven) }
-
-func ended(conditionType string, when time.Time) func(*v1alpha1.At) {
-	return func(child *v1alpha1.At) {
-		released(child)
-		child.Status.Phase = v1alpha1.PhaseDone
-		child.Status.CompletionTime = at(when)
-		child.Status.Conditions = []metav1.Condition{{Type: conditionType, Status: metav1.ConditionTrue, LastTransitionTime: *at(when)}}
-	}
-}
-
-func blockedBy(reason, message string) func(*v1alpha1.At) {
-	return func(child *v1alpha1.At) {
-		child.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionBlocked, Status: metav1.ConditionTrue, Reason: reason, Message: message}}
-	}
-}
-
-// stranger makes an At unrelated to the CronAt.
-func stranger(at *v1alpha1.At) { at.OwnerReferences, at.Finalizers, at.Labels = nil, nil, nil }
-
-// earlier makes an At belong to an earlier CronAt with this name.
-func earlier(at *v1alpha1.At) {
-	at.OwnerReferences[0].UID = "earlier"
-	at.Labels[v1alpha1.LabelCronAtUID] = "earlier"
-}
-
-// manual makes an At one of kubectl at run-now: the CronAt owns it, but is not its
-// controller.
-func manual(at *v1alpha1.At) {
-	at.Name, at.Finalizers, at.Labels = "backup-manual-abcde", nil, nil
-	at.OwnerReferences[0].Controller = nil
-}
-
-func orphaned(at *v1alpha1.At) { at.OwnerReferences = nil }
-
-// forged makes an At refer to another kind with the UID of the CronAt.
-func forged(at *v1alpha1.At) {
-	at.Finalizers, at.Labels = nil, nil
-	at.OwnerReferences[0].APIVersion, at.OwnerReferences[0].Kind = "v1", "ConfigMap"
-}
 
 func TestDecide(t *testing.T) {
-	const second = time.Second
-	name := "backup-" + nameOf(ten)
-	blockedMessage := "At " + name + " is blocked: PodRefused: exceeded quota"
+	blockedMessage := "At backup-29968440 is blocked: PodRefused: exceeded quota"
+	ranLong := []time.Time{ten, ten.Add(-time.Hour), ten.Add(-2 * time.Hour)}
 	waits := func(cronAt *v1alpha1.CronAt) {
 		cronAt.Status.NextScheduleTime = at(eleven.Add(time.Hour))
-		cronAt.Status.Reason, cronAt.Status.Message = v1alpha1.ReasonAtActive, "The run that was due at 2026-12-24T11:00:00Z is waiting for At "+name+" to end."
+		cronAt.Status.Reason, cronAt.Status.Message = v1alpha1.ReasonAtActive, "The run that was due at 2026-12-24T11:00:00Z is waiting for At backup-29968440 to end."
 	}
-	for testName, tc := range map[string]struct {
-		cronAt  *v1alpha1.CronAt
-		ats     []*v1alpha1.At
-		live    bool
-		readFor time.Duration // for how long it has been live
-		atsLive bool
-		notSeen bool // whether it was not seen to be counted, which is otherwise so since ten
-		now     time.Time
-		// expectations
-		wantAction string
-		wantStatus *v1alpha1.CronAt // with the status to write; nil: none
-		wantEvents []string
-		wantDelay  time.Duration
-	}{
-		"gone": {now: ten},
-		"gone, with an At: it may be in the API server": {ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, now: ten, wantAction: "read CronAt"},
-		"gone, with an At": {ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, live: true, now: ten.Add(10 * second), wantAction: "ReleaseAt " + name},
-		"gone, with a new At: its name stays a lock for a while": {
-			ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, live: true, now: ten, wantDelay: plan.ReleaseDelay,
+	check(t, map[string]row{
+		"gone":             {now: ten},
+		"gone, with an At": {ats: ats{child(ten)}, now: ten.Add(10 * second), want: "reads CronAt; releases backup-29968440"},
+		"gone, with a new At: its name is a lock":  {ats: ats{child(ten)}, now: ten, want: "reads CronAt; after 9.5s"},
+		"gone, and its At was orphaned":            {ats: ats{child(ten, orphaned)}, now: ten.Add(10 * second), want: "reads CronAt; releases backup-29968440"},
+		"gone, with a released At":                 {ats: ats{child(ten, released)}, now: ten},
+		"deleted and created again":                {cronAt: newCronAt(), ats: ats{child(ten, earlier)}, now: ten.Add(10 * second), want: "reads CronAt; releases backup-29968440"},
+		"being deleted: nothing is created":        {cronAt: newCronAt(beingDeleted), now: eleven},
+		"being deleted: its Ats are released":      {cronAt: newCronAt(beingDeleted), ats: ats{child(ten)}, now: ten.Add(4 * second), want: "after 5.5s"},
+		"just created":                             {cronAt: newCronAt(neverSynced), now: created, want: "writes nextScheduleTime=01:00, observedGeneration=1, observedSchedule=map[schedule:0 * * * * since:00:30]; after 30m0s"},
+		"not due":                                  {cronAt: newCronAt(), now: ten.Add(-second), want: "after 1s"},
+		"due":                                      {cronAt: newCronAt(), now: ten, want: "reads CronAt; creates backup-29968440 for 10:00; after 9.5s"},
+		"due, and due again before it is recorded": {cronAt: newCronAt(), now: eleven.Add(-4 * second), want: "reads CronAt; creates backup-29968440 for 10:00; after 4s"},
+		"overdue for hours: only the latest":       {cronAt: newCronAt(), now: eleven.Add(3 * time.Hour), want: "reads Ats; writes missed=map[count:4 last:13:00]; Warning MissSchedule: No At was created for 4 scheduled times, most recently 13:00; reads CronAt; creates backup-29968680 for 14:00; after 9.5s"},
+		"overdue, an earlier time has an At, which the cache lacked": {cronAt: newCronAt(), ats: ats{child(ten)}, now: eleven, want: "writes active=1, lastScheduleTime=10:00; SuccessfulCreate: Created At backup-29968440; reads CronAt; creates backup-29968500 for 11:00; after 9.5s"},
+		"the At exists":                                      {cronAt: newCronAt(), ats: ats{child(ten)}, now: ten, want: "writes active=1, lastScheduleTime=10:00, nextScheduleTime=11:00; SuccessfulCreate: Created At backup-29968440; after 9.5s"},
+		"the At exists, a user has deleted it":               {cronAt: newCronAt(), ats: ats{child(ten, deleted)}, now: ten, want: "writes active=1, lastScheduleTime=10:00, nextScheduleTime=11:00; SuccessfulCreate: Created At backup-29968440; after 9.5s"},
+		"the At exists, a user has removed its owner":        {cronAt: newCronAt(), ats: ats{child(ten, orphaned)}, now: ten, want: "writes active=1, lastScheduleTime=10:00, nextScheduleTime=11:00; SuccessfulCreate: Created At backup-29968440; after 9.5s"},
+		"the At exists, a user has removed its finalizer":    {cronAt: newCronAt(), ats: ats{child(ten, released)}, now: ten, want: "writes active=1, lastScheduleTime=10:00, nextScheduleTime=11:00; SuccessfulCreate: Created At backup-29968440; after 1h0m0s"},
+		"an At whose owner of another kind has the same UID": {cronAt: newCronAt(), ats: ats{child(ten, forged)}, now: ten, want: "reads CronAt; creates backup-29968440 for 10:00; after 9.5s"},
+		"the At exists, after times that were missed":        {cronAt: newCronAt(ran(ten.Add(-3 * time.Hour))), ats: ats{child(ten)}, now: ten, want: "reads Ats; writes active=1, lastScheduleTime=10:00, missed=map[count:2 last:09:00], nextScheduleTime=11:00; Warning MissSchedule: No At was created for 2 scheduled times, most recently 09:00; SuccessfulCreate: Created At backup-29968440; after 9.5s"},
+		"the At exists, and the schedule has been edited":    {cronAt: newCronAt(edited("30 * * * *", ten.Add(second))), ats: ats{child(ten)}, now: ten.Add(2 * second), want: "writes active=1, lastScheduleTime=10:00, nextScheduleTime=10:30, observedGeneration=2, observedSchedule=map[schedule:30 * * * * since:10:00:01Z]; SuccessfulCreate: Created At backup-29968440; after 7.5s"},
+		"two Ats, whose names are not in order": {
+			cronAt: newCronAt(scheduled("@every 90s"), ran(ten.Add(-90*second))), ats: ats{child(ten), child(ten.Add(90 * second))}, now: ten.Add(91 * second),
+			want: "writes active=2, lastScheduleTime=10:01:30Z, nextScheduleTime=10:03; SuccessfulCreate: Created At backup-29968440; SuccessfulCreate: Created At backup-1798106490; releases backup-29968440; after 1m29s",
 		},
-		"gone, and its At was orphaned": {
-			ats: []*v1alpha1.At{childOf(newCronAt(), ten, orphaned)}, live: true, now: ten.Add(10 * second), wantAction: "ReleaseAt " + name,
-		},
-		"gone, with a released At": {ats: []*v1alpha1.At{childOf(newCronAt(), ten, released)}, live: true, now: ten},
-		"deleted and created again: the Ats of the earlier one are released": {
-			cronAt: newCronAt(), ats: []*v1alpha1.At{childOf(newCronAt(), ten, earlier)}, live: true, now: ten.Add(10 * second), wantAction: "ReleaseAt " + name,
-		},
-		"being deleted: nothing is created": {cronAt: newCronAt(func(cronAt *v1alpha1.CronAt) { cronAt.DeletionTimestamp = at(ten) }), now: eleven},
-		"being deleted: its Ats are released when they are old enough": {
-			cronAt: newCronAt(func(cronAt *v1alpha1.CronAt) { cronAt.DeletionTimestamp = at(ten) }), ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, now: ten.Add(4 * second),
-			wantDelay: plan.ReleaseDelay - 4*second,
-		},
-		"just created": {
-			cronAt: newCronAt(func(cronAt *v1alpha1.CronAt) { cronAt.Status = v1alpha1.CronAtStatus{} }), now: created,
-			wantStatus: newCronAt(func(cronAt *v1alpha1.CronAt) {
-				cronAt.Status.LastScheduleTime, cronAt.Status.NextScheduleTime = nil, at(created.Add(30*time.Minute))
-			}),
-		},
-		"not due":                         {cronAt: newCronAt(), now: ten.Add(-second), wantDelay: second},
-		"due":                             {cronAt: newCronAt(), now: ten, wantAction: "read CronAt"},
-		"due, and read half a second ago": {cronAt: newCronAt(), live: true, readFor: staleness.FreshFor, now: ten, wantAction: "read CronAt"},
-		"due, and live":                   {cronAt: newCronAt(), live: true, now: ten, wantAction: "CreateAt " + name + " for 2026-12-24T10:00:00Z", wantDelay: RecordDelay},
-		"overdue for more than an hour: look which earlier times have an At": {
-			cronAt: newCronAt(), live: true, now: eleven.Add(3 * time.Hour), wantAction: "read Ats",
-		},
-		"overdue for more than an hour: the Ats were read too long ago": {
-			cronAt: newCronAt(), live: true, atsLive: true, readFor: maxListAge + second, now: eleven.Add(3 * time.Hour), wantAction: "read Ats",
-		},
-		"overdue for more than an hour: an earlier time has one, which the cache lacked": {
-			cronAt: newCronAt(), ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, live: true, atsLive: true, now: eleven,
-			wantStatus: newCronAt(ranAtTen, oneActive, func(cronAt *v1alpha1.CronAt) { cronAt.Status.NextScheduleTime = at(ten) }),
-			wantEvents: []string{"Normal SuccessfulCreate Created At " + name},
-		},
-		"overdue for more than an hour: only the latest": {
-			cronAt: newCronAt(), live: true, atsLive: true, now: eleven.Add(3 * time.Hour),
-			wantStatus: newCronAt(func(cronAt *v1alpha1.CronAt) {
-				cronAt.Status.Missed = &v1alpha1.MissedTimes{Count: 4, Last: *at(eleven.Add(2 * time.Hour))}
-			}),
-			wantEvents: []string{"Warning MissSchedule No At was created for 4 scheduled times, most recently 2026-12-24T13:00:00Z"},
-		},
-		"the others are counted as missed": {
-			cronAt: newCronAt(func(cronAt *v1alpha1.CronAt) {
-				cronAt.Status.Missed = &v1alpha1.MissedTimes{Count: 4, Last: *at(eleven.Add(2 * time.Hour))}
-			}), live: true, now: eleven.Add(3 * time.Hour),
-			wantAction: "CreateAt backup-" + nameOf(eleven.Add(3*time.Hour)) + " for 2026-12-24T14:00:00Z", wantDelay: RecordDelay,
-		},
-		"due, and due again before the new At would have to be recorded": {
-			cronAt: newCronAt(), live: true, now: eleven.Add(-4 * second), wantAction: "CreateAt " + name + " for 2026-12-24T10:00:00Z", wantDelay: 4 * second,
-		},
-		"the At exists": {
-			cronAt: newCronAt(), ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, now: ten,
-			wantStatus: newCronAt(ranAtTen, oneActive), wantEvents: []string{"Normal SuccessfulCreate Created At " + name},
-		},
-		"the At exists, a user has deleted it": {
-			cronAt: newCronAt(), ats: []*v1alpha1.At{childOf(newCronAt(), ten, deleted)}, now: ten,
-			wantStatus: newCronAt(ranAtTen, oneActive), wantEvents: []string{"Normal SuccessfulCreate Created At " + name},
-		},
-		"the At exists, a user has removed its owner": {
-			cronAt: newCronAt(), ats: []*v1alpha1.At{childOf(newCronAt(), ten, orphaned)}, now: ten,
-			wantStatus: newCronAt(ranAtTen, oneActive), wantEvents: []string{"Normal SuccessfulCreate Created At " + name},
-		},
-		"the At exists, a user has removed its finalizer": {
-			cronAt: newCronAt(), ats: []*v1alpha1.At{childOf(newCronAt(), ten, released)}, live: true, now: ten,
-			wantStatus: newCronAt(ranAtTen, oneActive), wantEvents: []string{"Normal SuccessfulCreate Created At " + name},
-		},
-		"an At with the name, whose owner of another kind has the same UID": {
-			cronAt: newCronAt(), ats: []*v1alpha1.At{childOf(newCronAt(), ten, forged)}, live: true, now: ten,
-			wantAction: "CreateAt " + name + " for 2026-12-24T10:00:00Z", wantDelay: RecordDelay,
-		},
-		"the At exists, after times that were missed": {
-			cronAt: newCronAt(func(cronAt *v1alpha1.CronAt) { cronAt.Status.LastScheduleTime = at(ten.Add(-3 * time.Hour)) }),
-			ats:    []*v1alpha1.At{childOf(newCronAt(), ten)}, atsLive: true, now: ten,
-			wantStatus: newCronAt(ranAtTen, oneActive, func(cronAt *v1alpha1.CronAt) {
-				cronAt.Status.Missed = &v1alpha1.MissedTimes{Count: 2, Last: *at(ten.Add(-time.Hour))}
-			}),
-			wantEvents: []string{
-				"Warning MissSchedule No At was created for 2 scheduled times, most recently 2026-12-24T09:00:00Z",
-				"Normal SuccessfulCreate Created At " + name,
-			},
-		},
-		"the At exists, and the schedule has been edited since": {
-			cronAt: newCronAt(edited("30 * * * *", ten.Add(second))), ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, now: ten.Add(2 * second),
-			wantStatus: newCronAt(edited("30 * * * *", ten.Add(second)), oneActive, func(cronAt *v1alpha1.CronAt) {
-				cronAt.Status.ObservedGeneration = 2
-				cronAt.Status.ObservedSchedule = &v1alpha1.ObservedSchedule{Schedule: "30 * * * *", Since: *at(ten.Add(second))}
-				cronAt.Status.LastScheduleTime, cronAt.Status.NextScheduleTime = at(ten), at(ten.Add(30*time.Minute))
-			}),
-			wantEvents: []string{"Normal SuccessfulCreate Created At " + name},
-		},
-		"recorded: the At is released later": {
-			cronAt: newCronAt(ranAtTen, oneActive), ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, now: ten.Add(second), wantDelay: plan.ReleaseDelay - second,
-		},
-		"recorded long ago, but seen just now": {
-			cronAt: newCronAt(ranAtTen, oneActive), ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, notSeen: true, now: ten.Add(time.Minute), wantDelay: plan.ReleaseDelay,
-		},
-		"recorded: the At is released": {
-			cronAt: newCronAt(ranAtTen, oneActive), ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, now: ten.Add(10 * second), wantAction: "ReleaseAt " + name, wantDelay: time.Hour - 10*second,
-		},
-		"recorded, and the At is gone: it does not run again": {
-			cronAt: newCronAt(ranAtTen), live: true, now: ten.Add(second), wantDelay: time.Hour - second,
-		},
-		"the clock was set back": {cronAt: newCronAt(ranAtTen), live: true, now: ten.Add(-time.Hour), wantDelay: 2 * time.Hour},
-		"an edit does not run times in the past": {
-			cronAt: newCronAt(edited("30 * * * *", ten.Add(-time.Minute))), live: true, now: ten.Add(-time.Minute),
-			wantStatus: newCronAt(edited("30 * * * *", ten), func(cronAt *v1alpha1.CronAt) {
-				cronAt.Status.ObservedGeneration = 2
-				cronAt.Status.ObservedSchedule = &v1alpha1.ObservedSchedule{Schedule: "30 * * * *", Since: *at(ten.Add(-time.Minute))}
-				cronAt.Status.NextScheduleTime = at(ten.Add(30 * time.Minute))
-			}),
-		},
-		"an edit without a controller: times after it are not in the past": {
-			cronAt: newCronAt(edited("15 * * * *", ten)), live: true, atsLive: true, now: eleven,
-			wantStatus: newCronAt(edited("15 * * * *", ten), func(cronAt *v1alpha1.CronAt) {
-				cronAt.Status.ObservedGeneration = 2
-				cronAt.Status.ObservedSchedule = &v1alpha1.ObservedSchedule{Schedule: "15 * * * *", Since: *at(ten)}
-				cronAt.Status.Missed = &v1alpha1.MissedTimes{Count: 1, Last: *at(ten)}
-			}),
-			wantEvents: []string{"Warning MissSchedule No At was created for the scheduled time 2026-12-24T10:00:00Z"},
-		},
-		"an edit of the template does not affect the schedule": {
-			cronAt: newCronAt(edited("0 * * * *", ten.Add(second))), live: true, now: ten.Add(2 * second),
-			wantAction: "CreateAt " + name + " for 2026-12-24T10:00:00Z", wantDelay: RecordDelay,
-		},
-		"suspended": {
-			cronAt: newCronAt(func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Suspend = ptr.To(true) }), live: true, now: ten.Add(-time.Hour),
-			wantStatus: newCronAt(suspended), wantEvents: []string{"Normal Suspended No At is created while spec.suspend is true."},
-		},
-		"suspended: nothing is created": {cronAt: newCronAt(suspended), live: true, now: ten},
-		"resumed: times that were due in the meantime do not run": {
-			cronAt: newCronAt(suspended, func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Suspend = nil }), live: true, now: eleven,
-			wantStatus: newCronAt(func(cronAt *v1alpha1.CronAt) {
-				withCondition(v1alpha1.ConditionSuspended, metav1.ConditionFalse, v1alpha1.ReasonResumed, "The CronAt is no longer suspended. Times that were due until 2026-12-24T11:00:00Z do not run.", eleven)(cronAt)
-				cronAt.Status.ObservedSchedule.Since = *at(eleven)
-				cronAt.Status.NextScheduleTime = at(eleven.Add(time.Hour))
-			}),
-			wantEvents: []string{"Normal Resumed The CronAt is no longer suspended. Times that were due until 2026-12-24T11:00:00Z do not run."},
-		},
-		"Forbid does not wait for a manual run": {
-			cronAt: newCronAt(ranAtTen, policy(v1alpha1.ForbidConcurrent)), ats: []*v1alpha1.At{childOf(newCronAt(), ten, manual)}, live: true, atsLive: true, now: eleven,
-			wantAction: "CreateAt backup-" + nameOf(eleven) + " for 2026-12-24T11:00:00Z", wantDelay: RecordDelay,
-		},
-		"within the deadline": {cronAt: newCronAt(deadline(10)), live: true, now: ten.Add(10*second + 999*time.Millisecond), wantAction: "CreateAt " + name + " for 2026-12-24T10:00:00Z", wantDelay: RecordDelay},
-		"after the deadline: look whether it was created in time": {
-			cronAt: newCronAt(deadline(10)), live: true, now: ten.Add(11 * second), wantAction: "read Ats",
-		},
-		"after the deadline": {
-			cronAt: newCronAt(deadline(10)), live: true, atsLive: true, now: ten.Add(11 * second),
-			wantStatus: newCronAt(func(cronAt *v1alpha1.CronAt) {
-				cronAt.Status.Missed = &v1alpha1.MissedTimes{Count: 1, Last: *at(ten)}
-				cronAt.Status.NextScheduleTime = at(eleven)
-			}),
-			wantEvents: []string{"Warning MissSchedule No At was created for the scheduled time 2026-12-24T10:00:00Z"},
-		},
-		"missed, and reported": {
-			cronAt: newCronAt(ranAtTen, func(cronAt *v1alpha1.CronAt) {
-				cronAt.Status.LastScheduleTime = at(ten.Add(-time.Hour))
-				cronAt.Status.Missed = &v1alpha1.MissedTimes{Count: 1, Last: *at(ten)}
-			}),
-			live: true, now: ten.Add(time.Minute), wantDelay: 59 * time.Minute,
-		},
-		"within a deadline that overflows a duration with the spread": {
-			cronAt: newCronAt(deadline(9223372035), func(cronAt *v1alpha1.CronAt) {
-				cronAt.Spec.SpreadSeconds = ptr.To[int32](3600)
-				cronAt.Status.ObservedSchedule.SpreadSeconds = 3600
-			}), live: true, now: ten.Add(59 * time.Minute), wantAction: "CreateAt " + name + " for 2026-12-24T10:00:00Z", wantDelay: RecordDelay,
-		},
-		"Allow: created in addition to an active one": {
-			cronAt: newCronAt(ranAtTen, oneActive), ats: []*v1alpha1.At{childOf(newCronAt(), ten, released)}, live: true, now: eleven,
-			wantAction: "CreateAt backup-" + nameOf(eleven) + " for 2026-12-24T11:00:00Z", wantDelay: RecordDelay,
-		},
-		"Forbid: look which are active": {
-			cronAt: newCronAt(ranAtTen, policy(v1alpha1.ForbidConcurrent)), live: true, now: eleven, wantAction: "read Ats",
-		},
-		"Forbid: none is active": {
-			cronAt: newCronAt(ranAtTen, policy(v1alpha1.ForbidConcurrent)), ats: []*v1alpha1.At{childOf(newCronAt(), ten, ended(v1alpha1.ConditionFailed, ten))}, live: true, atsLive: true, now: eleven,
-			wantAction: "CreateAt backup-" + nameOf(eleven) + " for 2026-12-24T11:00:00Z", wantDelay: RecordDelay,
-		},
-		"Forbid: one is active": {
-			cronAt: newCronAt(ranAtTen, oneActive, policy(v1alpha1.ForbidConcurrent)), ats: []*v1alpha1.At{childOf(newCronAt(), ten, released)}, live: true, atsLive: true, now: eleven,
-			wantStatus: newCronAt(ranAtTen, oneActive, waits),
-		},
-		"Forbid: one is active, which is reported": {
-			cronAt: newCronAt(ranAtTen, oneActive, policy(v1alpha1.ForbidConcurrent), deadline(60), waits), ats: []*v1alpha1.At{childOf(newCronAt(), ten, released)}, live: true, atsLive: true, now: eleven,
-			wantDelay: 61 * second,
-		},
-		"Forbid: one is blocked": {
-			cronAt: newCronAt(ranAtTen, oneActive, policy(v1alpha1.ForbidConcurrent)), ats: []*v1alpha1.At{childOf(newCronAt(), ten, released, blockedBy("PodRefused", "exceeded quota"))}, live: true, atsLive: true, now: eleven,
-			wantStatus: newCronAt(ranAtTen, oneActive, waits, withCondition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, v1alpha1.ReasonAtBlocked, blockedMessage, eleven)),
-			wantEvents: []string{"Warning AtBlocked " + blockedMessage},
-		},
+		"recorded: the At is released later":              {cronAt: newCronAt(ranAtTen, oneActive), ats: ats{child(ten)}, now: ten.Add(second), want: "after 8.5s"},
+		"recorded long ago, but seen just now":            {cronAt: newCronAt(ranAtTen, oneActive), ats: ats{child(ten)}, unseen: true, now: ten.Add(minute), want: "after 9.5s"},
+		"recorded: the At is released":                    {cronAt: newCronAt(ranAtTen, oneActive), ats: ats{child(ten)}, now: ten.Add(10 * second), want: "releases backup-29968440; after 59m50s"},
+		"recorded, and the At is gone":                    {cronAt: newCronAt(ranAtTen), now: ten.Add(second), want: "after 59m59s"},
+		"the clock was set back":                          {cronAt: newCronAt(ranAtTen), now: ten.Add(-time.Hour), want: "after 2h0m0s"},
+		"an edit does not run times in the past":          {cronAt: newCronAt(edited("30 * * * *", ten.Add(-minute))), now: ten.Add(-minute), want: "writes nextScheduleTime=10:30, observedGeneration=2, observedSchedule=map[schedule:30 * * * * since:09:59]; after 31m0s"},
+		"an edit without a controller":                    {cronAt: newCronAt(edited("15 * * * *", ten)), now: eleven, want: "reads Ats; writes missed=map[count:1 last:10:00], observedGeneration=2, observedSchedule=map[schedule:15 * * * * since:10:00]; Warning MissSchedule: No At was created for the scheduled time 10:00; reads CronAt; creates backup-29968455 for 10:15; after 9.5s"},
+		"an edit of the template":                         {cronAt: newCronAt(edited("0 * * * *", ten.Add(second))), now: ten.Add(2 * second), want: "reads CronAt; creates backup-29968440 for 10:00; after 9.5s"},
+		"an edit of the template whose time is not known": {cronAt: newCronAt(untimed), now: ten, want: "reads CronAt; creates backup-29968440 for 10:00; after 9.5s"},
+		"suspended":                                        {cronAt: newCronAt(suspend), now: ten.Add(-time.Hour), want: "writes Suspended=True Suspended since 09:00, message=No At is created while spec.suspend is true., nextScheduleTime=, reason=Suspended; Suspended"},
+		"suspended: nothing is created":                    {cronAt: newCronAt(suspended), now: ten},
+		"resumed: times in the meantime do not run":        {cronAt: newCronAt(suspended, resume), now: eleven, want: "writes Suspended=False Resumed since 11:00: The CronAt is no longer suspended. Times that were due until 11:00 do not run., message=, nextScheduleTime=12:00, observedSchedule=map[schedule:0 * * * * since:11:00], reason=; Resumed: The CronAt is no longer suspended. Times that were due until 11:00 do not run.; after 1h0m0s"},
+		"resumed, at a time that is not known":             {cronAt: newCronAt(suspended, resume, untimed), now: eleven, want: "writes Suspended=False Resumed since 11:00: The CronAt is no longer suspended. Times that were due until 11:00 do not run., message=, nextScheduleTime=12:00, observedGeneration=2, observedSchedule=map[schedule:0 * * * * since:11:00], reason=; Resumed: The CronAt is no longer suspended. Times that were due until 11:00 do not run.; after 1h0m0s"},
+		"within the deadline":                              {cronAt: newCronAt(deadline(10)), now: ten.Add(10*second + 999*time.Millisecond), want: "reads CronAt; creates backup-29968440 for 10:00; after 9.5s"},
+		"after the deadline":                               {cronAt: newCronAt(deadline(10)), now: ten.Add(11 * second), want: "reads Ats; writes missed=map[count:1 last:10:00], nextScheduleTime=11:00; Warning MissSchedule: No At was created for the scheduled time 10:00; after 59m49s"},
+		"a deadline that overflows a duration with spread": {cronAt: newCronAt(deadline(9223372035), spreadBy(3600, 3600)), now: ten.Add(59 * minute), want: "reads CronAt; creates backup-29968440 for 10:00; after 9.5s"},
+		"Allow: one is active":                             {cronAt: newCronAt(ranAtTen, oneActive), ats: ats{child(ten, released)}, now: eleven, want: "reads CronAt; creates backup-29968500 for 11:00; after 9.5s"},
+		"Forbid does not wait for a manual run":            {cronAt: newCronAt(ranAtTen, forbid), ats: ats{child(ten, manual)}, now: eleven, want: "reads CronAt Ats; creates backup-29968500 for 11:00; after 9.5s"},
+		"Forbid: none is active":                           {cronAt: newCronAt(ranAtTen, forbid), ats: ats{child(ten, failed(ten))}, now: eleven, want: "reads CronAt Ats; creates backup-29968500 for 11:00; after 9.5s"},
+		"Forbid: one is active":                            {cronAt: newCronAt(ranAtTen, oneActive, forbid), ats: ats{child(ten, released)}, now: eleven, want: "writes message=The run that was due at 11:00 is waiting for At backup-29968440 to end., nextScheduleTime=12:00, reason=AtActive; after 1h0m0s"},
+		"Forbid: one is active, which is reported":         {cronAt: newCronAt(ranAtTen, oneActive, forbid, deadline(60), waits), ats: ats{child(ten, released)}, now: eleven, want: "after 1m1s"},
+		"Forbid: one is blocked":                           {cronAt: newCronAt(ranAtTen, oneActive, forbid), ats: ats{child(ten, released, blockedBy("PodRefused", "exceeded quota"))}, now: eleven, want: "writes Blocked=True AtBlocked since 11:00, message=At backup-29968440 is blocked: PodRefused: exceeded quota, nextScheduleTime=12:00, reason=AtBlocked; Warning AtBlocked; after 1h0m0s"},
 		"it is no longer blocked": {
-			cronAt:     newCronAt(ranAtTen, oneActive, withCondition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, v1alpha1.ReasonAtBlocked, blockedMessage, ten)),
-			ats:        []*v1alpha1.At{childOf(newCronAt(), ten, released)},
-			now:        ten.Add(second),
-			wantStatus: newCronAt(ranAtTen, oneActive, func(cronAt *v1alpha1.CronAt) { cronAt.Status.Conditions = []metav1.Condition{} }),
+			cronAt: newCronAt(ranAtTen, oneActive, withCondition(v1alpha1.ConditionBlocked, v1alpha1.ReasonAtBlocked, blockedMessage)), ats: ats{child(ten, released)}, now: ten.Add(second),
+			want: "writes Blocked=, message=, reason=; after 59m59s",
 		},
-		"Replace: one is active": {
-			cronAt: newCronAt(ranAtTen, oneActive, policy(v1alpha1.ReplaceConcurrent)), ats: []*v1alpha1.At{childOf(newCronAt(), ten, released)}, live: true, atsLive: true, now: eleven,
-			wantAction: "DeleteAt with its Pods " + name, wantEvents: []string{"Normal SuccessfulDelete Deleted At " + name},
-		},
-		"Replace: one is being deleted": {
-			cronAt: newCronAt(ranAtTen, oneActive, policy(v1alpha1.ReplaceConcurrent), waits), ats: []*v1alpha1.At{childOf(newCronAt(), ten, released, deleted)}, live: true, atsLive: true, now: eleven,
-			wantDelay: time.Hour,
-		},
-		"Replace: it is gone": {
-			cronAt: newCronAt(ranAtTen, policy(v1alpha1.ReplaceConcurrent), waits), live: true, atsLive: true, now: eleven,
-			wantAction: "CreateAt backup-" + nameOf(eleven) + " for 2026-12-24T11:00:00Z", wantDelay: RecordDelay,
-		},
-		"one has succeeded": {
-			cronAt: newCronAt(ranAtTen, oneActive), ats: []*v1alpha1.At{childOf(newCronAt(), ten, ended(v1alpha1.ConditionComplete, ten.Add(second)))}, now: ten.Add(second),
-			wantStatus: newCronAt(ranAtTen, func(cronAt *v1alpha1.CronAt) { cronAt.Status.LastSuccessfulTime = at(ten.Add(second)) }),
-		},
-		"the history is longer than its limits": {
-			cronAt: newCronAt(ranAtTen), now: ten.Add(time.Minute),
-			ats: []*v1alpha1.At{
-				childOf(newCronAt(), ten, ended(v1alpha1.ConditionFailed, ten)),
-				childOf(newCronAt(), ten.Add(-time.Hour), ended(v1alpha1.ConditionFailed, ten.Add(-time.Hour))),
-				childOf(newCronAt(), ten.Add(-2*time.Hour), ended(v1alpha1.ConditionFailed, ten.Add(-2*time.Hour)), deleted),
-			},
-			wantAction: "DeleteAt backup-" + nameOf(ten.Add(-time.Hour)), wantEvents: []string{"Normal SuccessfulDelete Deleted At backup-" + nameOf(ten.Add(-time.Hour))}, wantDelay: 59 * time.Minute,
-		},
-		"the history of successes is longer than its limit": {
-			cronAt: newCronAt(ranAtTen, func(cronAt *v1alpha1.CronAt) {
-				cronAt.Spec.SuccessfulAtsHistoryLimit, cronAt.Status.LastSuccessfulTime = ptr.To[int32](0), at(ten)
-			}), now: ten.Add(time.Minute),
-			ats:        []*v1alpha1.At{childOf(newCronAt(), ten, ended(v1alpha1.ConditionComplete, ten))},
-			wantAction: "DeleteAt " + name, wantEvents: []string{"Normal SuccessfulDelete Deleted At " + name}, wantDelay: 59 * time.Minute,
-		},
-		"an At that has just ended is not deleted yet": {
-			cronAt: newCronAt(ranAtTen, func(cronAt *v1alpha1.CronAt) { cronAt.Spec.FailedAtsHistoryLimit = ptr.To[int32](0) }), now: ten.Add(time.Minute),
-			ats:       []*v1alpha1.At{childOf(newCronAt(), ten, ended(v1alpha1.ConditionFailed, ten.Add(time.Minute)))},
-			wantDelay: 10*second + 500*time.Millisecond,
-		},
-		"the schedule is invalid": {
-			cronAt: newCronAt(func(cronAt *v1alpha1.CronAt) {
-				cronAt.Spec.Schedule, cronAt.Status.ObservedSchedule.Schedule = "0 * * 13 *", "0 * * 13 *"
-			}), now: ten,
-			wantStatus: newCronAt(func(cronAt *v1alpha1.CronAt) {
-				cronAt.Status.ObservedSchedule.Schedule, cronAt.Status.NextScheduleTime = "0 * * 13 *", nil
-				withCondition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, v1alpha1.ReasonInvalidSchedule, `spec.schedule "0 * * 13 *" is invalid: month "13": write numbers from 1 to 12 or names from JAN to DEC, ranges such as 2-5, steps such as */2, lists such as 2,4, or *`, ten)(cronAt)
-			}),
-			wantEvents: []string{`Warning InvalidSchedule spec.schedule "0 * * 13 *" is invalid: month "13": write numbers from 1 to 12 or names from JAN to DEC, ranges such as 2-5, steps such as */2, lists such as 2,4, or *`},
-		},
+		"Replace: one is active":              {cronAt: newCronAt(ranAtTen, oneActive, replace), ats: ats{child(ten, released)}, now: eleven, want: "reads CronAt Ats; deletes backup-29968440 with its Pods; SuccessfulDelete: Deleted At backup-29968440"},
+		"Replace: one is being deleted":       {cronAt: newCronAt(ranAtTen, oneActive, replace, waits), ats: ats{child(ten, released, deleted)}, now: eleven, want: "after 1h0m0s"},
+		"Replace: it is gone":                 {cronAt: newCronAt(ranAtTen, replace, waits), now: eleven, want: "reads CronAt Ats; creates backup-29968500 for 11:00; after 9.5s"},
+		"one has succeeded":                   {cronAt: newCronAt(ranAtTen, oneActive), ats: ats{child(ten, succeeded(ten.Add(second)))}, now: ten.Add(second), want: "writes active=0, lastSuccessfulTime=10:00:01Z; after 59m59s"},
+		"the history of failures is too long": {cronAt: newCronAt(ranAtTen), ats: ats{child(ranLong[0], failed(ranLong[0])), child(ranLong[1], failed(ranLong[1])), child(ranLong[2], failed(ranLong[2]), deleted)}, now: ten.Add(minute), want: "deletes backup-29968380; SuccessfulDelete: Deleted At backup-29968380; after 59m0s"},
+		"no history of successes":             {cronAt: newCronAt(ranAtTen, history(0)), ats: ats{child(ten, succeeded(ten))}, now: ten.Add(minute), want: "writes lastSuccessfulTime=10:00; deletes backup-29968440; SuccessfulDelete: Deleted At backup-29968440; after 59m0s"},
+		"one that has just ended stays":       {cronAt: newCronAt(ranAtTen, history(0)), ats: ats{child(ten, failed(ten.Add(minute)))}, now: ten.Add(minute), want: "after 10.5s"},
+		"the schedule is invalid":             {cronAt: newCronAt(scheduled("0 * * 13 *")), now: ten, want: `writes Blocked=True InvalidSchedule since 10:00, message=spec.schedule "0 * * 13 *" is invalid: month "13": write numbers from 1 to 12 or names from JAN to DEC, ranges such as 2-5, steps such as */2, lists such as 2,4, or *, nextScheduleTime=, reason=InvalidSchedule; Warning InvalidSchedule`},
+	})
+}
+
+// TestNeedsLive covers what was read some time ago. The other tests read just now, or never.
+func TestNeedsLive(t *testing.T) {
+	for name, tc := range map[string]struct {
+		cronAt              *v1alpha1.CronAt
+		age, atsAge         time.Duration
+		wantCronAt, wantAts bool
+	}{
+		"a CronAt that is just fresh enough": {cronAt: newCronAt(), age: staleness.FreshFor - 1},
+		"a CronAt that is too old":           {cronAt: newCronAt(), age: staleness.FreshFor, wantCronAt: true},
+		"Ats that were just listed":          {cronAt: newCronAt(forbid), atsAge: maxListAge},
+		"Ats that were listed too long ago":  {cronAt: newCronAt(forbid), atsAge: maxListAge + 1, wantAts: true},
 	} {
-		t.Run(testName, func(t *testing.T) {
-			w := World{CronAt: tc.cronAt, CronAtIsLive: tc.live, Ats: tc.ats, Forecast: &plan.Forecast{}, Now: tc.now}
-			if tc.atsLive {
-				w.AtsAsOf = tc.now.Add(-tc.readFor)
-			}
-			if tc.live {
-				w.CronAtAsOf = tc.now.Add(-tc.readFor)
-			}
-			if !tc.notSeen {
-				w.CountedSince = map[types.UID]time.Time{"at-uid": ten}
-			}
-			d := decideOrRead(w)
-			if diff := cmp.Diff(tc.wantAction, describe(d.Action)); diff != "" {
-				t.Errorf("action (-want +got):\n%s", diff)
-			}
-			want, got := "none", "none"
-			if tc.wantStatus != nil {
-				want = fmt.Sprintf("%+v", tc.wantStatus.Status)
-			}
-			if d.Status != nil {
-				got = fmt.Sprintf("%+v", *d.Status)
-			}
-			if tc.wantStatus == nil || d.Status == nil {
-				if want != got {
-					t.Errorf("status %s, want %s", got, want)
-				}
-			} else if diff := cmp.Diff(&tc.wantStatus.Status, d.Status); diff != "" {
-				t.Errorf("status (-want +got):\n%s", diff)
-			}
-			var events []string
-			for _, event := range d.Events {
-				events = append(events, event.Type+" "+event.Reason+" "+event.Message)
-			}
-			if diff := cmp.Diff(tc.wantEvents, events); diff != "" {
-				t.Errorf("events (-want +got):\n%s", diff)
-			}
-			if d.Delay != tc.wantDelay || d.Retry != nil {
-				t.Errorf("delay %s, retry %v; want %s and none", d.Delay, d.Retry, tc.wantDelay)
+		t.Run(name, func(t *testing.T) {
+			w := World{CronAt: tc.cronAt, CronAtIsLive: true, CronAtAsOf: ten.Add(-tc.age), AtsAsOf: ten.Add(-tc.atsAge), Now: ten}
+			if cronAt, ats := NeedsLive(w, Decide(w)); cronAt != tc.wantCronAt || ats != tc.wantAts {
+				t.Errorf("CronAt %v, Ats %v", cronAt, ats)
 			}
 		})
 	}
 }
 
-// decideOrRead returns the next step, or a decision with a text that says what to read before it.
-func decideOrRead(w World) Decision {
-	d := Decide(w)
-	switch cronAt, ats := NeedsLive(w, d); {
-	case cronAt && ats:
-		return Decision{Action: "read CronAt and Ats"}
-	case cronAt:
-		return Decision{Action: "read CronAt"}
-	case ats:
-		return Decision{Action: "read Ats"}
-	}
-	return d
-}
-
-// describe returns a text for an action.
-func describe(action any) string {
-	switch action := action.(type) {
-	case CreateAt:
-		return "CreateAt " + action.At.Name + " for " + action.At.Annotations[v1alpha1.AnnotationScheduledTime]
-	case DeleteAt:
-		if action.Replaced {
-			return "DeleteAt with its Pods " + action.At.Name
-		}
-		return "DeleteAt " + action.At.Name
-	case ExpireAt:
-		return fmt.Sprintf("ExpireAt %s after %ds", action.At.Name, action.Seconds)
-	case ReleaseAt:
-		return "ReleaseAt " + action.At.Name
-	case string:
-		return action
-	}
-	return ""
-}
-
 func TestNewChild(t *testing.T) {
 	cronAt := newCronAt(deadline(60))
-	got := newChild(cronAt, ten, 90*time.Second)
+	got := newChild(cronAt, ten, 90*second)
 	want := &v1alpha1.At{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: "backup-29968440", Namespace: "default",
@@ -530,119 +139,69 @@ func TestNewChild(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	cronAt.Name = strings.Repeat("a", 253)
-	if got := newChild(cronAt, ten, 0); len(got.Name) > 253 || got.Labels[v1alpha1.LabelCronAtName] != "" {
-		t.Errorf("name %s, labels %v", got.Name, got.Labels)
-	}
-	if got, want := nameOf(ten.Add(time.Second)), "1798106401"; got != want {
-		t.Errorf("name of a time that is not a whole minute: %s, want %s", got, want)
+}
+
+// TestScheduledTime checks that the name of a child tells its scheduled time, however long
+// the name of the CronAt is.
+func TestScheduledTime(t *testing.T) {
+	for _, name := range []string{"backup", "backup-1", "b.5", strings.Repeat("a", 230), strings.Repeat("a", 253)} {
+		cronAt := newCronAt(func(cronAt *v1alpha1.CronAt) { cronAt.Name = name })
+		names := map[string]bool{}
+		for _, want := range []time.Time{ten, ten.Add(second), eleven, time.Date(2000, 1, 1, 0, 0, 4, 0, time.UTC), time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)} {
+			child := newChild(cronAt, want, minute)
+			if got := scheduledTime(cronAt, child); !got.Equal(want) {
+				t.Errorf("At %s: got %s, want %s", child.Name, got, want)
+			}
+			if len(child.Name) > 253 || len(child.Labels[v1alpha1.LabelCronAtName]) > 63 {
+				t.Errorf("At %s, labels %v", child.Name, child.Labels)
+			}
+			names[child.Name] = true
+		}
+		if len(names) != 5 {
+			t.Errorf("names %v", names)
+		}
 	}
 }
 
+// TestRefusals covers creations that fail. What is reported stays until the At exists.
 func TestRefusals(t *testing.T) {
-	w := World{CronAt: newCronAt(), CronAtIsLive: true, CronAtAsOf: ten, Now: ten}
+	w := row{cronAt: newCronAt(), now: ten}.world()
+	recreated := row{cronAt: newCronAt(func(cronAt *v1alpha1.CronAt) { cronAt.CreationTimestamp = *at(ten.Add(-second)) }), now: ten}.world()
 	quota := apierrors.NewForbidden(v1alpha1.Resource("ats"), "backup", errors.New("exceeded quota"))
 	for name, tc := range map[string]struct {
-		decision   Decision
-		wantReason string // of condition Blocked; empty: not blocked
-		wantRetry  bool
+		decision Decision
+		want     string // the reason for which it is blocked
 	}{
-		"refused":                      {Refused(w, quota), v1alpha1.ReasonAtRefused, true},
-		"a conflict of the quota":      {Refused(w, apierrors.NewConflict(v1alpha1.Resource("ats"), "backup", errors.New("modified"))), "", true},
-		"an unrelated At has the name": {AtNameTaken(w, childOf(newCronAt(), ten, stranger)), v1alpha1.ReasonAtNameConflict, true},
-		"an earlier At has the name":   {AtNameTaken(w, childOf(newCronAt(), ten, earlier)), v1alpha1.ReasonAtNameConflict, true},
-		"an earlier At still has the name": {
-			AtNameTaken(World{CronAt: newCronAt(func(cronAt *v1alpha1.CronAt) { cronAt.CreationTimestamp = *at(ten.Add(-time.Second)) }), Now: ten}, childOf(newCronAt(), ten, earlier)), "", true,
-		},
+		"refused":                          {Refused(w, quota), v1alpha1.ReasonAtRefused},
+		"a conflict of the quota":          {Refused(w, apierrors.NewConflict(v1alpha1.Resource("ats"), "backup", errors.New("modified"))), ""},
+		"an unrelated At has the name":     {AtNameTaken(w, child(ten, stranger)), v1alpha1.ReasonAtNameConflict},
+		"an earlier At has the name":       {AtNameTaken(w, child(ten, earlier)), v1alpha1.ReasonAtNameConflict},
+		"an earlier At still has the name": {AtNameTaken(recreated, child(ten, earlier)), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			reason := ""
-			if tc.decision.Status != nil {
-				reason = tc.decision.Status.Reason
+			if tc.decision.Retry == nil {
+				t.Error("it is not retried")
 			}
-			if reason != tc.wantReason || (tc.decision.Retry != nil) != tc.wantRetry {
-				t.Errorf("reason %q, retry %v; want %q", reason, tc.decision.Retry, tc.wantReason)
-			}
-			if tc.wantReason == "" {
+			if tc.want == "" {
+				if tc.decision.Status != nil {
+					t.Errorf("status %+v", tc.decision.Status)
+				}
 				return
 			}
-			if !errors.Is(tc.decision.Retry, answer.ErrBlocked) {
-				t.Errorf("retry %v", tc.decision.Retry)
-			}
-			// It stays blocked as long as the time is due.
 			w := w
 			w.CronAt = w.CronAt.DeepCopy()
 			w.CronAt.Status = *tc.decision.Status
-			if d := Decide(w); describe(d.Action) == "" || d.Status != nil {
-				t.Errorf("then %+v", d)
+			if w.CronAt.Status.Reason != tc.want || !errors.Is(tc.decision.Retry, answer.ErrBlocked) {
+				t.Errorf("status %+v, retry %v", w.CronAt.Status, tc.decision.Retry)
 			}
-			w.Ats = []*v1alpha1.At{childOf(w.CronAt, ten)}
-			if d := Decide(w); d.Status == nil || d.Status.Reason != "" || len(d.Status.Conditions) > 0 {
-				t.Errorf("then %+v", d)
+			if got, want := follow(w), "reads CronAt; creates backup-29968440 for 10:00; after 9.5s"; got != want {
+				t.Errorf("then %s, want %s", got, want)
 			}
-		})
-	}
-}
-
-// TestKept checks that the fields in the caches lead to the same decisions.
-func TestKept(t *testing.T) {
-	cronAt := newCronAt(edited("30 * * * *", ten.Add(time.Second)))
-	w := World{CronAt: cronAt, Ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, Now: eleven}
-	want := Decide(w)
-	w.CronAt, w.Ats = KeepCronAt(cronAt), []*v1alpha1.At{plan.KeepAt(w.Ats[0])}
-	if diff := cmp.Diff(want, Decide(w)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	if w.CronAt.Spec.AtTemplate.Spec.Command != "" {
-		t.Error("the cache has the template")
-	}
-}
-
-// TestUnseenEdits covers edits whose time the API server does not record, or that the
-// controller has not processed: times that were due before do not run.
-func TestUnseenEdits(t *testing.T) {
-	later := ten.Add(30 * time.Minute)
-	onlyCreated := func(cronAt *v1alpha1.CronAt) {
-		cronAt.Generation = 2
-		cronAt.ManagedFields = []metav1.ManagedFieldsEntry{{Time: at(created)}}
-	}
-	for name, tc := range map[string]struct {
-		mutate []func(*v1alpha1.CronAt)
-		due    bool
-	}{
-		"no edit":             {nil, true},
-		"the template":        {[]func(*v1alpha1.CronAt){onlyCreated}, true},
-		"suspend was removed": {[]func(*v1alpha1.CronAt){suspended, onlyCreated, func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Suspend = nil }}, false},
-		"the time zone was removed": {[]func(*v1alpha1.CronAt){onlyCreated, func(cronAt *v1alpha1.CronAt) {
-			cronAt.Status.ObservedSchedule.TimeZone = "Europe/Berlin"
-		}}, false},
-		"suspended and resumed in between": {[]func(*v1alpha1.CronAt){edited("0 * * * *", later), func(cronAt *v1alpha1.CronAt) { cronAt.Generation = 3 }}, false},
-		"edited before the first sync": {[]func(*v1alpha1.CronAt){edited("0 * * * *", later), func(cronAt *v1alpha1.CronAt) {
-			cronAt.Status = v1alpha1.CronAtStatus{}
-		}}, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			v := newView(World{CronAt: newCronAt(tc.mutate...), CronAtIsLive: true, CronAtAsOf: later, AtsAsOf: later, Now: later})
-			if v.due.IsZero() == tc.due {
-				t.Errorf("due is %v", v.due)
+			w.Ats = ats{child(ten)}
+			if got, want := follow(w), "writes Blocked=, active=1, lastScheduleTime=10:00, message=, reason=; SuccessfulCreate: Created At backup-29968440; after 9.5s"; got != want {
+				t.Errorf("then %s, want %s", got, want)
 			}
 		})
-	}
-}
-
-// TestRecordOrder records two Ats of a CronAt at once. By their names, of minutes and of
-// seconds, the later one comes first: the earlier one must not count as missed.
-func TestRecordOrder(t *testing.T) {
-	cronAt := newCronAt(func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Schedule = "@every 90s" })
-	cronAt.Status.ObservedSchedule.Schedule = cronAt.Spec.Schedule
-	cronAt.Status.LastScheduleTime = at(ten.Add(-90 * time.Second))
-	first, second := childOf(cronAt, ten), childOf(cronAt, ten.Add(90*time.Second))
-	if first.Name < second.Name {
-		t.Fatalf("%s comes before %s", first.Name, second.Name)
-	}
-	d := Decide(World{CronAt: cronAt, CronAtIsLive: true, CronAtAsOf: ten.Add(91 * time.Second), Ats: []*v1alpha1.At{first, second}, Now: ten.Add(91 * time.Second)})
-	if d.Status == nil || d.Status.Missed != nil || !d.Status.LastScheduleTime.Time.Equal(ten.Add(90*time.Second)) {
-		t.Errorf("got %+v", d.Status)
 	}
 }
 
@@ -653,202 +212,85 @@ func TestCopies(t *testing.T) {
 	future := ten.AddDate(9, 0, 0)
 	renamed := func(child *v1alpha1.At) { child.Name = "backup-copy" }
 	later := func(child *v1alpha1.At) { child.Spec.Schedule = future.Format(time.RFC3339) }
-	annotated := func(value string) func(*v1alpha1.At) {
-		return func(child *v1alpha1.At) { child.Annotations[v1alpha1.AnnotationScheduledTime] = value }
+	annotated := func(child *v1alpha1.At) {
+		child.Annotations[v1alpha1.AnnotationScheduledTime] = "9999-01-01T00:00:00Z"
 	}
-	create := "CreateAt backup-" + nameOf(eleven) + " for 2026-12-24T11:00:00Z"
-	for name, tc := range map[string]struct {
-		policy v1alpha1.ConcurrencyPolicy
-		at     *v1alpha1.At
-		want   string
-	}{
-		"a renamed copy, Forbid":                       {v1alpha1.ForbidConcurrent, childOf(newCronAt(), ten, renamed, later, released), create},
-		"a renamed copy, Replace":                      {v1alpha1.ReplaceConcurrent, childOf(newCronAt(), ten, renamed, later, released), create},
-		"a renamed copy with the finalizer":            {v1alpha1.ForbidConcurrent, childOf(newCronAt(), ten, renamed, annotated("9999-01-01T00:00:00Z")), "ReleaseAt backup-copy"},
-		"a copy for a time to come":                    {v1alpha1.ForbidConcurrent, childOf(newCronAt(), future, released), create},
-		"a copy for a time to come, Replace":           {v1alpha1.ReplaceConcurrent, childOf(newCronAt(), future, released), create},
-		"a copy for a time to come with the finalizer": {v1alpha1.ForbidConcurrent, childOf(newCronAt(), future), "ReleaseAt backup-" + nameOf(future)},
-		"a child with another annotation":              {v1alpha1.ForbidConcurrent, childOf(newCronAt(), ten, annotated("9999-01-01T00:00:00Z")), "ReleaseAt backup-" + nameOf(ten)},
-		"a child that a user has moved":                {v1alpha1.ReplaceConcurrent, childOf(newCronAt(), ten, later, released), "DeleteAt with its Pods backup-" + nameOf(ten)},
-	} {
-		t.Run(name, func(t *testing.T) {
-			cronAt := newCronAt(ranAtTen, policy(tc.policy))
-			ats := []*v1alpha1.At{tc.at}
-			if plan.IsScheduled(tc.at) && tc.at.Name == "backup-"+nameOf(ten) {
-				// It is released while nothing is due.
-				cronAt.Status.LastScheduleTime = at(eleven)
-				cronAt.Status.Active = 1
-				cronAt.Status.NextScheduleTime = at(eleven.Add(time.Hour))
-			}
-			d := Decide(World{CronAt: cronAt, CronAtIsLive: true, CronAtAsOf: eleven, Ats: ats, AtsAsOf: eleven, CountedSince: map[types.UID]time.Time{"at-uid": ten}, Now: eleven})
-			if got := describe(d.Action); got != tc.want || d.Status != nil {
-				t.Errorf("got %q and status %+v, want %q", got, d.Status, tc.want)
-			}
-		})
-	}
+	check(t, map[string]row{
+		"a renamed copy, Forbid":                       {cronAt: newCronAt(ranAtTen, forbid), ats: ats{child(ten, renamed, later, released)}, now: eleven, want: "reads CronAt Ats; creates backup-29968500 for 11:00; after 9.5s"},
+		"a renamed copy, Replace":                      {cronAt: newCronAt(ranAtTen, replace), ats: ats{child(ten, renamed, later, released)}, now: eleven, want: "reads CronAt Ats; creates backup-29968500 for 11:00; after 9.5s"},
+		"a renamed copy with the finalizer":            {cronAt: newCronAt(ranAtTen, forbid), ats: ats{child(ten, renamed, annotated)}, now: eleven, want: "reads CronAt Ats; releases backup-copy"},
+		"a copy for a time to come, Forbid":            {cronAt: newCronAt(ranAtTen, forbid), ats: ats{child(future, released)}, now: eleven, want: "reads CronAt Ats; creates backup-29968500 for 11:00; after 9.5s"},
+		"a copy for a time to come, Replace":           {cronAt: newCronAt(ranAtTen, replace), ats: ats{child(future, released)}, now: eleven, want: "reads CronAt Ats; creates backup-29968500 for 11:00; after 9.5s"},
+		"a copy for a time to come with the finalizer": {cronAt: newCronAt(ranAtTen, forbid), ats: ats{child(future)}, now: eleven, want: "reads CronAt Ats; releases backup-34701720"},
+		"a child with another annotation":              {cronAt: newCronAt(ran(eleven), oneActive, forbid), ats: ats{child(ten, annotated)}, now: eleven, want: "releases backup-29968440; after 1h0m0s"},
+		"a child that a user has moved":                {cronAt: newCronAt(ranAtTen, oneActive, replace), ats: ats{child(ten, later, released)}, now: eleven, want: "reads CronAt Ats; deletes backup-29968440 with its Pods; SuccessfulDelete: Deleted At backup-29968440"},
+	})
 }
 
-// TestScheduledTime checks that the name of a child tells its scheduled time, however long
-// the name of the CronAt is.
-func TestScheduledTime(t *testing.T) {
-	for _, name := range []string{"backup", "backup-1", "b.5", strings.Repeat("a", 230), strings.Repeat("a", 253)} {
-		cronAt := newCronAt(func(cronAt *v1alpha1.CronAt) { cronAt.Name = name })
-		names := map[string]bool{}
-		for _, want := range []time.Time{ten, ten.Add(time.Second), eleven, time.Date(2000, 1, 1, 0, 0, 4, 0, time.UTC), time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)} {
-			child := newChild(cronAt, want, time.Minute)
-			if got := scheduledTime(cronAt, child); !got.Equal(want) {
-				t.Errorf("At %s: got %s, want %s", child.Name, got, want)
-			}
-			names[child.Name] = true
-		}
-		if len(names) != 5 {
-			t.Errorf("names %v", names)
-		}
-	}
-	if got := scheduledTime(newCronAt(), &v1alpha1.At{ObjectMeta: metav1.ObjectMeta{Name: "backup-copy"}}); !got.IsZero() {
-		t.Errorf("got %s", got)
-	}
-}
-
-// TestDropped covers times that were due before an edit or a suspension, and that
-// therefore do not run: they are missed.
+// TestDropped covers times that were due before an edit or a suspension, and that therefore do not
+// run: they are missed. Without an edit, the CronAt runs at noon.
 func TestDropped(t *testing.T) {
-	const second = time.Second
-	half := ten.Add(2*time.Hour + 30*time.Minute) // when the CronAt was edited; it last ran at nine
+	noon := ten.Add(2 * time.Hour)
+	half := noon.Add(30 * minute) // when the CronAt was edited; it last ran at nine
+	now := half.Add(second)
 	twice := func(cronAt *v1alpha1.CronAt) { cronAt.Generation = 3 }
-	weekly := "0 0 * * 0"
-	for name, tc := range map[string]struct {
-		mutate []func(*v1alpha1.CronAt)
-		ats    []*v1alpha1.At
-		want   *v1alpha1.MissedTimes
-	}{
-		"an edit of the template":          {[]func(*v1alpha1.CronAt){edited("0 * * * *", half), ranAtEleven}, nil, nil},
-		"two edits of the template":        {[]func(*v1alpha1.CronAt){edited("0 * * * *", half), twice}, nil, &v1alpha1.MissedTimes{Count: 3, Last: *at(ten.Add(2 * time.Hour))}},
-		"an edit of the schedule":          {[]func(*v1alpha1.CronAt){edited(weekly, half)}, nil, &v1alpha1.MissedTimes{Count: 3, Last: *at(ten.Add(2 * time.Hour))}},
-		"an edit just after a run is due":  {[]func(*v1alpha1.CronAt){edited(weekly, ten.Add(second))}, nil, &v1alpha1.MissedTimes{Count: 1, Last: *at(ten)}},
-		"an edit just before a run is due": {[]func(*v1alpha1.CronAt){edited(weekly, ten.Add(-second))}, nil, nil},
-		"an edit just after a run":         {[]func(*v1alpha1.CronAt){edited(weekly, ten.Add(second))}, []*v1alpha1.At{childOf(newCronAt(), ten)}, nil},
-		"an edit after missed times and a run": {[]func(*v1alpha1.CronAt){edited(weekly, half)}, []*v1alpha1.At{childOf(newCronAt(), eleven)},
-			&v1alpha1.MissedTimes{Count: 2, Last: *at(ten.Add(2 * time.Hour))}},
-		"an edit of the spread": {[]func(*v1alpha1.CronAt){edited("0 * * * *", ten.Add(10*second)), func(cronAt *v1alpha1.CronAt) {
-			// Ten o'clock was not due before the edit, but would have been with the new spread.
-			cronAt.Spec.SpreadSeconds, cronAt.Status.ObservedSchedule.SpreadSeconds = ptr.To[int32](0), 3600
-		}}, nil, &v1alpha1.MissedTimes{Count: 2, Last: *at(eleven)}},
-		"the time zone was removed": {[]func(*v1alpha1.CronAt){func(cronAt *v1alpha1.CronAt) {
-			cronAt.Generation = 2
-			cronAt.Status.ObservedSchedule.TimeZone = "Europe/Berlin"
-		}}, nil, &v1alpha1.MissedTimes{Count: 3, Last: *at(ten.Add(2 * time.Hour))}},
-		"suspended": {[]func(*v1alpha1.CronAt){edited("0 * * * *", half), func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Suspend = ptr.To(true) }}, nil,
-			&v1alpha1.MissedTimes{Count: 3, Last: *at(ten.Add(2 * time.Hour))}},
-		"resumed": {[]func(*v1alpha1.CronAt){suspended, edited("0 * * * *", half), func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Suspend = nil }}, nil, nil},
-		"edited before the first sync": {[]func(*v1alpha1.CronAt){edited("0 * * * *", half), func(cronAt *v1alpha1.CronAt) {
-			cronAt.Status = v1alpha1.CronAtStatus{}
-		}}, nil, &v1alpha1.MissedTimes{Count: 12, Last: *at(ten.Add(2 * time.Hour))}},
-		"created suspended": {[]func(*v1alpha1.CronAt){func(cronAt *v1alpha1.CronAt) {
-			cronAt.Spec.Suspend, cronAt.Status = ptr.To(true), v1alpha1.CronAtStatus{}
-			cronAt.ManagedFields = []metav1.ManagedFieldsEntry{{Time: at(created)}}
-		}}, nil, nil},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := World{CronAt: newCronAt(tc.mutate...), CronAtIsLive: true, CronAtAsOf: half.Add(second), Ats: tc.ats, AtsAsOf: half.Add(second), Now: half.Add(second)}
-			d := Decide(w)
-			status := &w.CronAt.Status
-			if d.Status != nil {
-				status = d.Status
-			}
-			if diff := cmp.Diff(tc.want, status.Missed); diff != "" {
-				t.Errorf("missed (-want +got):\n%s", diff)
-			}
-			said := slices.ContainsFunc(d.Events, func(event plan.Event) bool { return event.Reason == v1alpha1.ReasonMissSchedule })
-			if said != (tc.want != nil) {
-				t.Errorf("events %+v", d.Events)
-			}
-			// An At that the cache lacks may have been created for them.
-			w.AtsAsOf = time.Time{}
-			if got := describe(decideOrRead(w).Action); (got == "read Ats") != (tc.want != nil) {
-				t.Errorf("without the Ats: action %q", got)
-			}
-		})
-	}
+	const hourly, weekly = "0 * * * *", "0 0 * * 0"
+	check(t, map[string]row{
+		"an edit of the template":              {cronAt: newCronAt(edited(hourly, half), ran(eleven)), now: now, want: "reads CronAt; creates backup-29968560 for 12:00; after 9.5s"},
+		"two edits of the template":            {cronAt: newCronAt(edited(hourly, half), twice), now: now, want: "reads Ats; writes missed=map[count:3 last:12:00], nextScheduleTime=13:00, observedGeneration=3, observedSchedule=map[schedule:0 * * * * since:12:30]; Warning MissSchedule: No At was created for 3 scheduled times, most recently 12:00; after 29m59s"},
+		"an edit of the schedule":              {cronAt: newCronAt(edited(weekly, half)), now: now, want: "reads Ats; writes missed=map[count:3 last:12:00], nextScheduleTime=2026-12-27T00:00, observedGeneration=2, observedSchedule=map[schedule:0 0 * * 0 since:12:30]; Warning MissSchedule: No At was created for 3 scheduled times, most recently 12:00; after 59h29m59s"},
+		"an edit just after a run is due":      {cronAt: newCronAt(edited(weekly, ten.Add(second))), now: now, want: "reads Ats; writes missed=map[count:1 last:10:00], nextScheduleTime=2026-12-27T00:00, observedGeneration=2, observedSchedule=map[schedule:0 0 * * 0 since:10:00:01Z]; Warning MissSchedule: No At was created for the scheduled time 10:00; after 59h29m59s"},
+		"an edit just before a run is due":     {cronAt: newCronAt(edited(weekly, ten.Add(-second))), now: now, want: "writes nextScheduleTime=2026-12-27T00:00, observedGeneration=2, observedSchedule=map[schedule:0 0 * * 0 since:09:59:59Z]; after 59h29m59s"},
+		"an edit just after a run":             {cronAt: newCronAt(edited(weekly, ten.Add(second))), ats: ats{child(ten)}, now: now, want: "writes active=1, lastScheduleTime=10:00, nextScheduleTime=2026-12-27T00:00, observedGeneration=2, observedSchedule=map[schedule:0 0 * * 0 since:10:00:01Z]; SuccessfulCreate: Created At backup-29968440; releases backup-29968440; after 59h29m59s"},
+		"an edit after missed times and a run": {cronAt: newCronAt(edited(weekly, half)), ats: ats{child(eleven)}, now: now, want: "reads Ats; writes active=1, lastScheduleTime=11:00, missed=map[count:2 last:12:00], nextScheduleTime=2026-12-27T00:00, observedGeneration=2, observedSchedule=map[schedule:0 0 * * 0 since:12:30]; Warning MissSchedule: No At was created for the scheduled time 10:00; SuccessfulCreate: Created At backup-29968500; Warning MissSchedule: No At was created for the scheduled time 12:00; releases backup-29968500; after 59h29m59s"},
+		// Ten o'clock was not due before the edit, but would have been with the new spread.
+		"an edit of the spread":        {cronAt: newCronAt(edited(hourly, ten.Add(10*second)), spreadBy(0, 3600)), now: now, want: "reads Ats; writes missed=map[count:2 last:11:00], observedGeneration=2, observedSchedule=map[schedule:0 * * * * since:10:00:10Z]; Warning MissSchedule: No At was created for the scheduled time 10:00; Warning MissSchedule: No At was created for the scheduled time 11:00; reads CronAt; creates backup-29968560 for 12:00; after 9.5s"},
+		"the time zone was removed":    {cronAt: newCronAt(untimed, zoneRemoved), now: now, want: "reads Ats; writes missed=map[count:3 last:12:00], nextScheduleTime=13:00, observedGeneration=2, observedSchedule=map[schedule:0 * * * * since:12:30:01Z]; Warning MissSchedule: No At was created for 3 scheduled times, most recently 12:00; after 29m59s"},
+		"suspended":                    {cronAt: newCronAt(edited(hourly, half), suspend), now: now, want: "reads Ats; writes Suspended=True Suspended since 12:30:01Z, message=No At is created while spec.suspend is true., missed=map[count:3 last:12:00], nextScheduleTime=, observedGeneration=2, reason=Suspended; Warning MissSchedule: No At was created for 3 scheduled times, most recently 12:00; Suspended"},
+		"resumed":                      {cronAt: newCronAt(suspended, edited(hourly, half), resume), now: now, want: "writes Suspended=False Resumed since 12:30:01Z: The CronAt is no longer suspended. Times that were due until 12:30:01Z do not run., message=, nextScheduleTime=13:00, observedGeneration=2, observedSchedule=map[schedule:0 * * * * since:12:30:01Z], reason=; Resumed: The CronAt is no longer suspended. Times that were due until 12:30:01Z do not run.; after 29m59s"},
+		"edited before the first sync": {cronAt: newCronAt(edited(hourly, half), neverSynced), now: now, want: "reads Ats; writes missed=map[count:12 last:12:00], nextScheduleTime=13:00, observedGeneration=2, observedSchedule=map[schedule:0 * * * * since:12:30]; Warning MissSchedule: No At was created for 12 scheduled times, most recently 12:00; after 29m59s"},
+		"created suspended":            {cronAt: newCronAt(writtenAt(created), suspend, neverSynced), now: now, want: "writes Suspended=True Suspended since 12:30:01Z, message=No At is created while spec.suspend is true., observedGeneration=1, observedSchedule=map[schedule:0 * * * * since:00:30], reason=Suspended; Suspended"},
+	})
 }
 
 // TestMissedMeanwhile covers times that pass while the next At cannot be created: only the
-// latest runs, so each is missed as soon as a later one is due.
+// latest runs, so each is missed, once, as soon as a later one is due.
 func TestMissedMeanwhile(t *testing.T) {
-	active := childOf(newCronAt(), ten, released)
-	refused := withCondition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, v1alpha1.ReasonAtRefused, "quota", eleven)
-	want := &v1alpha1.MissedTimes{Count: 1, Last: *at(eleven)}
-	for name, tc := range map[string]struct {
-		mutate []func(*v1alpha1.CronAt)
-		ats    []*v1alpha1.At
-		then   string
-	}{
-		"refused":          {[]func(*v1alpha1.CronAt){refused}, nil, "CreateAt"},
-		"Forbid, refused":  {[]func(*v1alpha1.CronAt){refused, policy(v1alpha1.ForbidConcurrent)}, nil, "read Ats"},
-		"Forbid, waiting":  {[]func(*v1alpha1.CronAt){policy(v1alpha1.ForbidConcurrent)}, []*v1alpha1.At{active}, ""},
-		"Replace, waiting": {[]func(*v1alpha1.CronAt){policy(v1alpha1.ReplaceConcurrent)}, []*v1alpha1.At{childOf(newCronAt(), ten, released, deleted)}, ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := World{CronAt: newCronAt(append([]func(*v1alpha1.CronAt){ranAtTen}, tc.mutate...)...), CronAtIsLive: true, CronAtAsOf: eleven.Add(61 * time.Minute), Ats: tc.ats, Now: eleven.Add(61 * time.Minute)}
-			d := decideOrRead(w)
-			if got := describe(d.Action); got != "read Ats" {
-				t.Fatalf("action %q, want that the Ats are read", got)
-			}
-			w.AtsAsOf = w.Now
-			if d = decideOrRead(w); d.Status == nil {
-				t.Fatalf("got %+v", d)
-			}
-			if diff := cmp.Diff(want, d.Status.Missed); diff != "" {
-				t.Errorf("missed (-want +got):\n%s", diff)
-			}
-			// They count once.
-			w.CronAt.Status, w.AtsAsOf = *d.Status, time.Time{}
-			d = decideOrRead(w)
-			if got := describe(d.Action); d.Status != nil || !strings.HasPrefix(got, tc.then) {
-				t.Errorf("then action %q and status %+v", got, d.Status)
-			}
-		})
-	}
+	refused := withCondition(v1alpha1.ConditionBlocked, v1alpha1.ReasonAtRefused, "quota")
+	now := eleven.Add(61 * minute)
+	check(t, map[string]row{
+		"refused":          {cronAt: newCronAt(ranAtTen, refused), now: now, want: "reads Ats; writes missed=map[count:1 last:11:00]; Warning MissSchedule: No At was created for the scheduled time 11:00; reads CronAt; creates backup-29968560 for 12:00; after 9.5s"},
+		"Forbid, refused":  {cronAt: newCronAt(ranAtTen, refused, forbid), now: now, want: "reads Ats; writes missed=map[count:1 last:11:00]; Warning MissSchedule: No At was created for the scheduled time 11:00; reads CronAt Ats; creates backup-29968560 for 12:00; after 9.5s"},
+		"Forbid, waiting":  {cronAt: newCronAt(ranAtTen, forbid), ats: ats{child(ten, released)}, now: now, want: "reads Ats; writes active=1, message=The run that was due at 12:00 is waiting for At backup-29968440 to end., missed=map[count:1 last:11:00], nextScheduleTime=13:00, reason=AtActive; Warning MissSchedule: No At was created for the scheduled time 11:00; after 59m0s"},
+		"Replace, waiting": {cronAt: newCronAt(ranAtTen, replace), ats: ats{child(ten, released, deleted)}, now: now, want: "reads Ats; writes active=1, message=The run that was due at 12:00 is waiting for At backup-29968440 to end., missed=map[count:1 last:11:00], nextScheduleTime=13:00, reason=AtActive; Warning MissSchedule: No At was created for the scheduled time 11:00; after 59m0s"},
+		"reported":         {cronAt: newCronAt(missed(1, ten)), now: ten.Add(minute), want: "writes nextScheduleTime=11:00; after 59m0s"},
+	})
 }
 
 // TestExpire covers Ats that are blocked when the At of a later time was created: of them,
 // only the latest may still start.
 func TestExpire(t *testing.T) {
 	refused := blockedBy(v1alpha1.ReasonPodRefused, "exceeded quota")
-	expired := "ExpireAt backup-" + nameOf(ten.Add(-time.Hour)) + " after 3600s"
 	for name, tc := range map[string]struct {
-		mutate []func(*v1alpha1.At)
-		want   string
+		status v1alpha1.AtStatus
+		edit   func(*v1alpha1.At)
+		want   bool
 	}{
-		"blocked":                 {[]func(*v1alpha1.At){refused}, expired},
-		"not blocked":             {nil, ""},
-		"has a starting deadline": {[]func(*v1alpha1.At){refused, func(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](7200) }}, ""},
-		"has a Pod": {[]func(*v1alpha1.At){refused, func(at *v1alpha1.At) {
-			at.Status.Phase, at.Status.Pod = v1alpha1.PhaseRunning, &v1alpha1.AtPod{Name: plan.PodName(at)}
-		}}, ""},
-		"has failed once": {[]func(*v1alpha1.At){refused, func(at *v1alpha1.At) {
-			at.Status.Phase, at.Status.NextAttemptTime = v1alpha1.PhaseRunning, &metav1.Time{Time: ten}
-		}}, ""},
-		"on nodes, whose Ats are refused": {[]func(*v1alpha1.At){refused, func(at *v1alpha1.At) {
-			at.Status.Phase, at.Status.Nodes = v1alpha1.PhaseRunning, &v1alpha1.AtNodesStatus{}
-		}}, expired},
-		"on nodes, whose Ats were created": {[]func(*v1alpha1.At){refused, func(at *v1alpha1.At) {
-			at.Status.Phase, at.Status.Nodes = v1alpha1.PhaseRunning, &v1alpha1.AtNodesStatus{StartTime: &metav1.Time{Time: ten}}
-		}}, ""},
-		"has ended":                      {[]func(*v1alpha1.At){refused, ended(v1alpha1.ConditionFailed, ten)}, ""},
-		"a forecast, for a time to come": {[]func(*v1alpha1.At){blockedBy(v1alpha1.ReasonPodRefused, "If it were due now: exceeded quota")}, ""},
+		"blocked":                          {edit: refused, want: true},
+		"not blocked":                      {edit: released},
+		"has a starting deadline":          {edit: func(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](7200); refused(at) }},
+		"has a Pod":                        {status: v1alpha1.AtStatus{Phase: v1alpha1.PhaseRunning, Pod: &v1alpha1.AtPod{Name: "backup-29968380-pod"}}, edit: refused},
+		"has failed once":                  {status: v1alpha1.AtStatus{Phase: v1alpha1.PhaseRunning, NextAttemptTime: at(ten)}, edit: refused},
+		"on nodes, whose Ats are refused":  {status: v1alpha1.AtStatus{Phase: v1alpha1.PhaseRunning, Nodes: &v1alpha1.AtNodesStatus{}}, edit: refused, want: true},
+		"on nodes, whose Ats were created": {status: v1alpha1.AtStatus{Phase: v1alpha1.PhaseRunning, Nodes: &v1alpha1.AtNodesStatus{StartTime: at(ten)}}, edit: refused},
+		"has ended":                        {edit: failed(ten)},
+		"a forecast, for a time to come":   {edit: blockedBy(v1alpha1.ReasonPodRefused, "If it were due now: exceeded quota")},
 	} {
 		t.Run(name, func(t *testing.T) {
-			earlier := childOf(newCronAt(), ten.Add(-time.Hour), append([]func(*v1alpha1.At){released}, tc.mutate...)...)
-			latest := childOf(newCronAt(), ten, released, refused)
-			w := World{CronAt: newCronAt(ranAtTen), CronAtIsLive: true, CronAtAsOf: ten.Add(time.Minute), Ats: []*v1alpha1.At{latest, earlier}, Now: ten.Add(time.Minute)}
-			d := Decide(w)
-			if d.Status != nil { // The number of active Ats, and what blocks them.
-				w.CronAt.Status = *d.Status
-				d = Decide(w)
-			}
-			if got := describe(d.Action); got != tc.want {
-				t.Errorf("action %q, want %q", got, tc.want)
+			earlier := child(ten.Add(-time.Hour), released, func(at *v1alpha1.At) { at.Status = tc.status }, tc.edit)
+			r := row{cronAt: newCronAt(ranAtTen), ats: ats{child(ten, released, refused), earlier}, now: ten.Add(minute)}
+			if got := follow(r.world()); strings.Contains(got, "expires backup-29968380 after 3600s") != tc.want {
+				t.Error(got)
 			}
 		})
 	}

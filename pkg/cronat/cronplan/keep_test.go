@@ -21,50 +21,24 @@ import (
 	"strings"
 	"testing"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
-// TestKeptEdit checks that the time of the last edit is kept. TestKeptBounds in package plan looks at
-// the size of what is kept.
-func TestKeptEdit(t *testing.T) {
-	cronAt := newCronAt(func(cronAt *v1alpha1.CronAt) {
-		cronAt.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "manager", Time: &metav1.Time{Time: ten}}}
-	})
-	if got := plan.WrittenAt(KeepCronAt(cronAt)); !got.Equal(ten) {
-		t.Errorf("last written at %v, want %v", got, ten)
-	}
-}
-
-// TestChildHasRequester checks that a child has the requester of its CronAt, also if it is
-// made from the cache.
+// TestChildHasRequester checks that a child has the requester of its CronAt, also if it is made from
+// the cache, unless that is too long to be kept.
 func TestChildHasRequester(t *testing.T) {
-	for name, tc := range map[string]struct {
-		annotations map[string]string
-		small       bool
-	}{
-		"none":  {small: true},
-		"short": {annotations: map[string]string{v1alpha1.AnnotationRequester: strings.Repeat("a", 256)}, small: true},
-		"long":  {annotations: map[string]string{v1alpha1.AnnotationRequester: strings.Repeat("a", 257)}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			cronAt := newCronAt(func(cronAt *v1alpha1.CronAt) {
-				cronAt.Annotations, cronAt.Spec.AtTemplate.Metadata.Labels = tc.annotations, nil
-			})
-			want := map[string]string{v1alpha1.AnnotationScheduledTime: "2026-12-24T10:00:00Z"}
-			maps.Copy(want, tc.annotations)
-			if got := newChild(cronAt, ten, 0).Annotations; !maps.Equal(got, want) {
-				t.Errorf("from the CronAt: %v, want %v", got, want)
-			}
-			kept := KeepCronAt(cronAt)
-			if IsWhole(kept) != tc.small {
-				t.Fatalf("all of it is kept: %t, want %t", !tc.small, tc.small)
-			}
-			if got := newChild(kept, ten, 0).Annotations; tc.small && !maps.Equal(got, want) {
-				t.Errorf("from the cache: %v, want %v", got, want)
-			}
+	for length, kept := range map[int]bool{0: true, 256: true, 257: false} {
+		cronAt := newCronAt(func(cronAt *v1alpha1.CronAt) {
+			cronAt.Annotations = map[string]string{v1alpha1.AnnotationRequester: strings.Repeat("a", length)}
+			cronAt.Spec.AtTemplate.Metadata.Labels = nil
 		})
+		want := map[string]string{v1alpha1.AnnotationScheduledTime: "2026-12-24T10:00:00Z", v1alpha1.AnnotationRequester: strings.Repeat("a", length)}
+		cached := KeepCronAt(cronAt)
+		if got := newChild(cronAt, ten, 0).Annotations; !maps.Equal(got, want) {
+			t.Errorf("length %d, from the CronAt: %v", length, got)
+		}
+		if got := newChild(cached, ten, 0).Annotations; IsWhole(cached) != kept || kept && !maps.Equal(got, want) {
+			t.Errorf("length %d, from the cache: %v", length, got)
+		}
 	}
 }
