@@ -18,15 +18,11 @@ package restartannotation
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"io"
+	"fmt"
 	"net/http"
-	"slices"
-	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -34,460 +30,301 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/validation/field"
-	"k8s.io/client-go/metadata/fake"
-	kubetesting "k8s.io/client-go/testing"
+	typedappsv1 "k8s.io/client-go/kubernetes/typed/apps/v1"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
+	typedv1alpha1 "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/typed/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/testing/fakeserver"
 	"programming-kubernetes.info/cnat-controller/pkg/testing/harness"
 )
 
 const (
 	namespace = "shop"
+	name      = "deployment-web" // of the CronAt
 	nightly   = "0 3 * * *"
 	weekly    = "0 4 * * 0"
 )
 
-// world has the CronAts in a fake API server, which counts the writes of controllers, and
-// the workloads in the fake clientset of client-go.
+// world is an API server with Deployment web, and a controller.
 type world struct {
-	*fakeserver.Server
-	person    clientset.Interface
-	workloads *fake.FakeMetadataClient
-	recorder  *record.FakeRecorder
-	version   int
-	writes    atomic.Int64
+	t           *testing.T
+	server      *fakeserver.Server
+	watches     *harness.Watches
+	deployments typedappsv1.DeploymentInterface // of a person, as the CronAts
+	cronAts     typedv1alpha1.CronAtInterface
+	recorder    *record.FakeRecorder
+	*Controller
+	stop   func()
+	logged func() string
+
+	lock   sync.Mutex
+	fault  func(*http.Request) error // nil: none
+	writes int                       // of the controller
 }
 
-func newWorld(t *testing.T) *world {
+// newWorld runs a controller in which the watches of a resource can be held back.
+func newWorld(t *testing.T, held string, fault func(*http.Request) error) *world {
 	t.Helper()
-	scheme := fake.NewTestScheme()
-	if err := metav1.AddMetaToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
-	w := &world{Server: fakeserver.New(clock.RealClock{}), workloads: fake.NewSimpleMetadataClient(scheme), recorder: record.NewFakeRecorder(10_000)}
-	_, w.person = harness.NewClients(t, w.Server)
+	w := &world{t: t, server: fakeserver.New(clock.RealClock{}), recorder: record.NewFakeRecorder(100), fault: fault}
+	kube, cnat := harness.NewClients(t, w.server)
+	w.deployments, w.cronAts = kube.AppsV1().Deployments(namespace), cnat.CnatV1alpha1().CronAts(namespace)
+	w.watches = harness.NewWatches(t, harness.RoundTripper(w.roundTrip), held)
+	harness.Create(t, w.deployments, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "web"}})
+	w.start()
 	return w
 }
 
-// RoundTrip implements http.RoundTripper, for controllers. A write from a cache that lags
-// does not count: the API server refuses it as a conflict.
-func (w *world) RoundTrip(request *http.Request) (*http.Response, error) {
-	response, err := w.Server.RoundTrip(request)
+func (w *world) start() {
+	w.t.Helper()
+	ctx, logged := harness.Logged(w.t, 0)
+	_, client := harness.NewClients(w.t, w.watches)
+	metadataClient, err := metadata.NewForConfig(fakeserver.Config(w.watches))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if w.Controller, err = NewController(ctx, client, metadataClient, metav1.NamespaceAll, w.recorder, clock.RealClock{}); err != nil {
+		w.t.Fatal(err)
+	}
+	w.stop = harness.Run(ctx, w.t, func(ctx context.Context) { w.Run(ctx, 2) })
+	w.logged = logged
+	synctest.Wait()
+}
+
+// roundTrip answers the controller. A write from a cache that lags does not count: the API server
+// refuses it as a conflict.
+func (w *world) roundTrip(request *http.Request) (*http.Response, error) {
+	w.lock.Lock()
+	fault := w.fault
+	w.lock.Unlock()
+	if fault != nil {
+		if err := fault(request); err != nil {
+			var refused apierrors.APIStatus
+			if errors.As(err, &refused) {
+				return fakeserver.Refuse(request, refused)
+			}
+			return nil, err
+		}
+	}
+	response, err := w.server.RoundTrip(request)
 	if request.Method != http.MethodGet && (err != nil || response.StatusCode != http.StatusConflict) {
-		w.writes.Add(1)
+		w.lock.Lock()
+		defer w.lock.Unlock()
+		w.writes++
 	}
 	return response, err
 }
 
-// run runs a controller with the given transport for CronAts until stop is called. It
-// returns the controller's log.
-func run(t *testing.T, w *world, transport http.RoundTripper) (stop func(), logged func() string) {
-	t.Helper()
-	ctx, logged := harness.Logged(t, 0)
-	_, client := harness.NewClients(t, transport)
-	c, err := NewController(ctx, client, w.workloads, metav1.NamespaceAll, w.recorder, clock.RealClock{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	stop = harness.Run(ctx, t, func(ctx context.Context) { c.Run(ctx, 2) })
-	synctest.Wait()
-	return stop, logged
-}
-
-// set creates or changes Deployment web, with the given annotations.
-func (w *world) set(t *testing.T, annotations map[string]string) {
-	t.Helper()
-	w.setNamed(t, "web", annotations)
-}
-
-// setNamed creates or changes a Deployment, with the given annotations.
-func (w *world) setNamed(t *testing.T, name string, annotations map[string]string) {
-	t.Helper()
-	deployments := appsv1.SchemeGroupVersion.WithResource("deployments")
-	w.version++
-	workload := &metav1.PartialObjectMetadata{
-		TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"},
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: name, UID: types.UID(name + "-uid"), ResourceVersion: strconv.Itoa(w.version),
-			Labels: map[string]string{"app": "web"}, Annotations: annotations,
-		},
-	}
-	err := w.workloads.Tracker().Update(deployments, workload, namespace)
-	if apierrors.IsNotFound(err) {
-		err = w.workloads.Tracker().Create(deployments, workload, namespace)
-	}
-	if err != nil {
-		t.Fatal(err)
+// failWrites lets all writes of the controller fail, until they are to fail with nil.
+func (w *world) failWrites(err error) {
+	w.lock.Lock()
+	defer w.lock.Unlock()
+	w.fault = func(request *http.Request) error {
+		if request.Method == http.MethodGet {
+			return nil
+		}
+		return err
 	}
 }
 
-func annotated(schedule string) map[string]string {
-	return map[string]string{v1alpha1.AnnotationRestartSchedule: schedule}
+// annotate sets the annotations of the Deployment that are about restarts.
+func (w *world) annotate(schedule, timeZone, suspend string) {
+	w.t.Helper()
+	web := harness.Get(w.t, w.deployments, "web")
+	web.Annotations = map[string]string{}
+	for key, value := range map[string]string{v1alpha1.AnnotationRestartSchedule: schedule, v1alpha1.AnnotationRestartTimeZone: timeZone, v1alpha1.AnnotationRestartSuspend: suspend} {
+		if value != "" {
+			web.Annotations[key] = value
+		}
+	}
+	harness.Update(w.t, w.deployments, web)
 }
 
-// cronAt returns the CronAt of Deployment web, or nil if there is none.
-func (w *world) cronAt(t *testing.T) *v1alpha1.CronAt {
-	t.Helper()
-	cronAt, err := w.person.CnatV1alpha1().CronAts(namespace).Get(t.Context(), "deployment-web", metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return cronAt
-}
-
-func (w *world) edit(t *testing.T, edit func(*v1alpha1.CronAt)) {
-	t.Helper()
-	cronAt := w.cronAt(t)
+func (w *world) edit(edit func(*v1alpha1.CronAt)) {
+	w.t.Helper()
+	cronAt := harness.Get(w.t, w.cronAts, name)
 	edit(cronAt)
-	harness.Update(t, w.person.CnatV1alpha1().CronAts(namespace), cronAt)
+	harness.Update(w.t, w.cronAts, cronAt)
 }
 
-// wantSchedule checks that the CronAt has a schedule or, if that is empty, that there is
-// no CronAt.
-func (w *world) wantSchedule(t *testing.T, want string) {
-	t.Helper()
-	cronAt := w.cronAt(t)
-	if want == "" {
-		if cronAt != nil {
-			t.Errorf("got CronAt %+v, want none", cronAt)
+func (w *world) remove() {
+	w.t.Helper()
+	harness.Delete(w.t, w.cronAts, name)
+}
+
+// replace creates the CronAt again.
+func (w *world) replace() {
+	w.t.Helper()
+	cronAt := harness.Get(w.t, w.cronAts, name)
+	w.remove()
+	cronAt.ResourceVersion = ""
+	harness.Create(w.t, w.cronAts, cronAt)
+}
+
+func setSuspend(suspend *bool) func(*v1alpha1.CronAt) {
+	return func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Suspend = suspend }
+}
+
+var suspended = setSuspend(ptr.To(true))
+
+// state returns the CronAt, and what has happened since the last call.
+func (w *world) state() string {
+	w.t.Helper()
+	time.Sleep(3 * time.Minute)
+	state := "none"
+	cronAt, err := w.cronAts.Get(w.t.Context(), name, metav1.GetOptions{})
+	if err == nil {
+		state = cronAt.Spec.Schedule
+		if ptr.Deref(cronAt.Spec.Suspend, false) {
+			state += " suspended"
 		}
-		return
+		if web, err := w.deployments.Get(w.t.Context(), "web", metav1.GetOptions{}); err != nil || !metav1.IsControlledBy(cronAt, web) {
+			state += " of another owner"
+		}
+	} else if !apierrors.IsNotFound(err) {
+		w.t.Error(err)
 	}
-	if cronAt == nil || cronAt.Spec.Schedule != want || !metav1.IsControlledBy(cronAt, &metav1.ObjectMeta{UID: "web-uid"}) || ptr.Deref(cronAt.Spec.AtTemplate.Spec.Restart, v1alpha1.AtRestart{}).Name != "web" {
-		t.Errorf("got CronAt %+v, want one of schedule %q", cronAt, want)
+	w.lock.Lock()
+	defer w.lock.Unlock()
+	if w.writes > 0 {
+		state += fmt.Sprintf("; %d writes", w.writes)
+		w.writes = 0
 	}
+	for last := ""; len(w.recorder.Events) > 0; {
+		if reason := strings.Fields(<-w.recorder.Events)[1]; reason != last { // It is recorded with each retry.
+			last = reason
+			state += "; " + reason
+		}
+	}
+	for key, reason := range w.Blocked() {
+		state += fmt.Sprintf("; %s blocked: %s", key, reason)
+	}
+	return state
 }
 
-// wantEvents checks the events since the last call, given by the beginnings of their
-// texts, and the number of writes by controllers.
-func (w *world) wantEvents(t *testing.T, writes int64, want ...string) {
+// step is what somebody does, and what follows within minutes.
+type step struct {
+	name string
+	act  func(w *world)
+	want string
+}
+
+func follow(t *testing.T, steps []step) {
 	t.Helper()
-	var got []string
-	for len(w.recorder.Events) > 0 {
-		got = append(got, <-w.recorder.Events)
-	}
-	if !slices.EqualFunc(got, want, strings.HasPrefix) {
-		t.Errorf("got the events %q, want %q", got, want)
-	}
-	if got := w.writes.Swap(0); got != writes {
-		t.Errorf("%d writes, want %d", got, writes)
-	}
-}
-
-// TestFollow changes annotations and CronAt one after the other.
-func TestFollow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.set(t, nil)
-		run(t, w, w)
-		w.wantEvents(t, 0)
-
-		w.set(t, annotated(nightly))
-		synctest.Wait()
-		w.wantSchedule(t, nightly)
-		w.wantEvents(t, 1, "Normal SuccessfulCreate Created CronAt deployment-web")
-		made := w.cronAt(t).UID
-
-		w.set(t, annotated(weekly))
-		synctest.Wait()
-		w.wantSchedule(t, weekly)
-		w.wantEvents(t, 1, "Normal SuccessfulUpdate")
-
-		w.edit(t, func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Schedule, cronAt.Spec.Suspend = nightly, ptr.To(true) })
-		synctest.Wait()
-		w.wantSchedule(t, weekly)
-		w.wantEvents(t, 1, "Normal SuccessfulUpdate")
-		if cronAt := w.cronAt(t); cronAt.UID != made || !ptr.Deref(cronAt.Spec.Suspend, false) {
-			t.Errorf("CronAt %+v, want that of before, still suspended", cronAt)
+		w := newWorld(t, "", nil)
+		for _, s := range steps {
+			s.act(w)
+			if got := w.state(); got != s.want {
+				t.Errorf("%s:\n got %s\nwant %s", s.name, got, s.want)
+			}
 		}
-
-		// A mistake does not end the pause.
-		w.set(t, annotated("all night"))
-		synctest.Wait()
-		w.wantSchedule(t, weekly)
-		w.wantEvents(t, 0, "Warning InvalidRestartSchedule")
-		w.set(t, annotated(nightly))
-		synctest.Wait()
-		w.wantSchedule(t, nightly)
-		w.wantEvents(t, 1, "Normal SuccessfulUpdate")
-		if cronAt := w.cronAt(t); cronAt.UID != made || !ptr.Deref(cronAt.Spec.Suspend, false) {
-			t.Errorf("CronAt %+v, want that of before, still suspended", cronAt)
-		}
-		w.edit(t, func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Suspend = nil })
-		synctest.Wait()
-		w.wantEvents(t, 0)
-
-		w.set(t, annotated("every night"))
-		synctest.Wait()
-		w.wantSchedule(t, "")
-		w.wantEvents(t, 1, "Normal SuccessfulDelete", "Warning InvalidRestartSchedule annotation cnat.programming-kubernetes.info/restart-schedule \"every night\" is invalid")
-		w.set(t, map[string]string{v1alpha1.AnnotationRestartSchedule: "every night", "a": "b"})
-		time.Sleep(time.Hour)
-		w.wantEvents(t, 0)
-		w.set(t, annotated("each night"))
-		synctest.Wait()
-		w.wantEvents(t, 0, "Warning InvalidRestartSchedule")
-
-		w.set(t, annotated(nightly))
-		synctest.Wait()
-		w.wantSchedule(t, nightly)
-		w.wantEvents(t, 1, "Normal SuccessfulCreate")
-		w.set(t, annotated("each night"))
-		synctest.Wait()
-		w.wantEvents(t, 1, "Normal SuccessfulDelete", "Warning InvalidRestartSchedule")
-		w.set(t, annotated(nightly))
-		synctest.Wait()
-		w.wantEvents(t, 1, "Normal SuccessfulCreate")
-
-		harness.Delete(t, w.person.CnatV1alpha1().CronAts(namespace), "deployment-web")
-		synctest.Wait()
-		w.wantSchedule(t, nightly)
-		w.wantEvents(t, 1, "Normal SuccessfulCreate")
-
-		w.set(t, nil)
-		synctest.Wait()
-		w.wantSchedule(t, "")
-		w.wantEvents(t, 1, "Normal SuccessfulDelete")
-		w.set(t, map[string]string{v1alpha1.AnnotationRestartTimeZone: "Europe/Berlin"})
-		synctest.Wait()
-		w.wantEvents(t, 0, "Warning InvalidRestartSchedule")
-		time.Sleep(time.Hour)
-		w.wantEvents(t, 0)
 	})
 }
 
-// TestAway removes the annotation while no controller is running.
-func TestAway(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.set(t, annotated(nightly))
-		stop, _ := run(t, w, w)
-		w.wantSchedule(t, nightly)
-		stop()
-		w.wantEvents(t, 1, "Normal SuccessfulCreate")
-		stop, _ = run(t, w, w)
-		stop()
-		w.wantEvents(t, 0)
-		w.set(t, nil)
-		run(t, w, w)
-		w.wantSchedule(t, "")
-		w.wantEvents(t, 1, "Normal SuccessfulDelete")
+// annotates returns what annotates the Deployment with a schedule, or with nothing.
+func annotates(schedule string) func(*world) {
+	return func(w *world) { w.annotate(schedule, "", "") }
+}
+
+func edits(edit func(*v1alpha1.CronAt)) func(*world) { return func(w *world) { w.edit(edit) } }
+
+// TestFollow changes annotations and CronAt one after the other.
+func TestFollow(t *testing.T) {
+	forbidden := apierrors.NewForbidden(v1alpha1.Resource("cronats"), name, errors.New("RBAC"))
+	follow(t, []step{
+		{"not annotated", func(*world) {}, "none"},
+		{"annotated", annotates(nightly), "0 3 * * *; 1 writes; SuccessfulCreate"},
+		{"the CronAt gets a label", edits(func(cronAt *v1alpha1.CronAt) { cronAt.Labels["team"] = "shop" }), nightly},
+		{"changed", annotates(weekly), "0 4 * * 0; 1 writes; SuccessfulUpdate"},
+		{"the CronAt is edited", edits(func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Schedule = nightly; suspended(cronAt) }), "0 4 * * 0 suspended; 1 writes; SuccessfulUpdate"},
+		{"a mistake does not end the suspension", annotates("all night"), "0 4 * * 0 suspended; InvalidRestartSchedule; shop/Deployment/web blocked: InvalidRestartSchedule"},
+		{"fixed", annotates(nightly), "0 3 * * * suspended; 1 writes; SuccessfulUpdate"},
+		{"resumed", edits(setSuspend(nil)), "0 3 * * *"},
+		{"a mistake", annotates("every night"), "none; 1 writes; SuccessfulDelete; InvalidRestartSchedule; shop/Deployment/web blocked: InvalidRestartSchedule"},
+		{"the same mistake", func(w *world) { w.annotate("every night", "", "true") }, "none; shop/Deployment/web blocked: InvalidRestartSchedule"},
+		{"another mistake", annotates("each night"), "none; InvalidRestartSchedule; shop/Deployment/web blocked: InvalidRestartSchedule"},
+		{"fixed", annotates(nightly), "0 3 * * *; 1 writes; SuccessfulCreate"},
+		{"the same mistake as earlier", annotates("each night"), "none; 1 writes; SuccessfulDelete; InvalidRestartSchedule; shop/Deployment/web blocked: InvalidRestartSchedule"},
+		{"fixed", annotates(nightly), "0 3 * * *; 1 writes; SuccessfulCreate"},
+		{"the CronAt is deleted", (*world).remove, "0 3 * * *; 1 writes; SuccessfulCreate"},
+		{"suspended by annotation", func(w *world) { w.annotate(nightly, "", "true") }, "0 3 * * * suspended; 1 writes; SuccessfulUpdate"},
+		{"and the CronAt is deleted", (*world).remove, "0 3 * * * suspended; 1 writes; SuccessfulCreate"},
+		{"resumed", annotates(nightly), "0 3 * * *; 1 writes; SuccessfulUpdate"},
+		{"the controller restarts", func(w *world) { w.stop(); w.start() }, "0 3 * * *"},
+		{"the annotation is removed meanwhile", func(w *world) { w.stop(); w.annotate("", "", ""); w.start() }, "none; 1 writes; SuccessfulDelete"},
+		{"a time zone alone", func(w *world) { w.annotate("", "Europe/Berlin", "") }, "none; InvalidRestartSchedule; shop/Deployment/web blocked: InvalidRestartSchedule"},
+		{"refused", func(w *world) { w.failWrites(forbidden); w.annotate(nightly, "", "") }, "none; CronAtRefused; shop/Deployment/web blocked: CronAtRefused"},
+		{"no answer after the refusal", func(w *world) { w.failWrites(errors.New("connection refused")) }, "none; shop/Deployment/web blocked: CronAtRefused"},
+		{"accepted", func(w *world) { w.failWrites(nil) }, "0 3 * * *; 1 writes; SuccessfulCreate"},
+		{"a change is refused", func(w *world) { w.failWrites(forbidden); w.annotate(weekly, "", "") }, "0 3 * * *; CronAtRefused; shop/Deployment/web blocked: CronAtRefused"},
+		{"accepted", func(w *world) { w.failWrites(nil) }, "0 4 * * 0; 1 writes; SuccessfulUpdate"},
+		{"the CronAt gets another owner", edits(func(cronAt *v1alpha1.CronAt) { cronAt.OwnerReferences[0].UID = "another" }), "0 4 * * 0 of another owner; CronAtNameConflict; shop/Deployment/web blocked: CronAtNameConflict"},
+		{"and loses it", edits(func(cronAt *v1alpha1.CronAt) { cronAt.OwnerReferences = nil; suspended(cronAt) }), "0 4 * * 0 suspended; 1 writes; SuccessfulUpdate"},
+		{"a mistake, while it is suspended", annotates("@every 1s"), "0 4 * * 0 suspended; InvalidRestartSchedule; shop/Deployment/web blocked: InvalidRestartSchedule"},
+		{"the Deployment is deleted", func(w *world) { harness.Delete(w.t, w.deployments, "web") }, "0 4 * * 0 suspended of another owner"},
+		{"the CronAt is orphaned", edits(func(cronAt *v1alpha1.CronAt) { cronAt.OwnerReferences = nil }), "0 4 * * 0 suspended of another owner"},
+		{"the Deployment is created again", func(w *world) {
+			harness.Create(w.t, w.deployments, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "web"}})
+		}, "0 4 * * 0 suspended of another owner"},
+		{"and annotated", annotates(nightly), "0 3 * * * suspended; 2 writes; SuccessfulUpdate"},
 	})
 }
 
 // TestStranger creates a user's CronAt with the same name: it is not changed until the
 // user deletes it.
 func TestStranger(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		stranger := &v1alpha1.CronAt{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "deployment-web"},
-			Spec:       v1alpha1.CronAtSpec{Schedule: "@yearly"},
-		}
-		stranger = harness.Create(t, w.person.CnatV1alpha1().CronAts(namespace), stranger)
-		run(t, w, w)
-		w.set(t, annotated(nightly))
-		time.Sleep(time.Second)
-		if event := <-w.recorder.Events; !strings.HasPrefix(event, "Warning CronAtNameConflict") {
-			t.Errorf("event %s", event)
-		}
-		w.set(t, nil)
-		time.Sleep(time.Hour)
-		w.set(t, annotated(nightly))
-		time.Sleep(time.Hour)
-		if got := w.cronAt(t); got.UID != stranger.UID || got.ResourceVersion != stranger.ResourceVersion {
-			t.Errorf("CronAt %+v, want it as it was", got)
-		}
-		harness.Delete(t, w.person.CnatV1alpha1().CronAts(namespace), stranger.Name)
-		time.Sleep(2 * time.Minute)
-		w.wantSchedule(t, nightly)
+	follow(t, []step{
+		{"it exists", func(w *world) {
+			harness.Create(w.t, w.cronAts, &v1alpha1.CronAt{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.CronAtSpec{Schedule: "@yearly"}})
+		}, "@yearly of another owner"},
+		{"annotated", annotates(nightly), "@yearly of another owner; CronAtNameConflict; shop/Deployment/web blocked: CronAtNameConflict"},
+		{"no longer annotated", annotates(""), "@yearly of another owner"},
+		{"annotated again", annotates(nightly), "@yearly of another owner; CronAtNameConflict; shop/Deployment/web blocked: CronAtNameConflict"},
+		{"it is deleted", (*world).remove, "0 3 * * *; 1 writes; SuccessfulCreate"},
 	})
 }
 
-// TestOrphan removes the owner of a CronAt: the workload adopts the CronAt, but only if
-// it has the annotation.
-func TestOrphan(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.set(t, annotated(nightly))
-		run(t, w, w)
-		w.wantEvents(t, 1, "Normal SuccessfulCreate")
-		w.edit(t, func(cronAt *v1alpha1.CronAt) { cronAt.OwnerReferences, cronAt.Spec.Suspend = nil, ptr.To(true) })
-		time.Sleep(time.Hour)
-		w.wantSchedule(t, nightly)
-		w.wantEvents(t, 1, "Normal SuccessfulUpdate Adopted CronAt deployment-web")
-		if !ptr.Deref(w.cronAt(t).Spec.Suspend, false) {
-			t.Error("it is no longer suspended")
-		}
-		deployments := appsv1.SchemeGroupVersion.WithResource("deployments")
-		if err := w.workloads.Tracker().Delete(deployments, namespace, "web"); err != nil {
-			t.Fatal(err)
-		}
-		synctest.Wait()
-		w.edit(t, func(cronAt *v1alpha1.CronAt) { cronAt.OwnerReferences = nil })
-		time.Sleep(time.Hour)
-		w.set(t, nil)
-		time.Sleep(time.Hour)
-		w.wantEvents(t, 0)
-		w.set(t, annotated(weekly))
-		time.Sleep(time.Hour)
-		w.wantSchedule(t, weekly)
-		w.wantEvents(t, 2, "Normal SuccessfulUpdate Adopted", "Normal SuccessfulUpdate Updated")
-	})
-}
-
-// TestRefused makes the API server refuse the CronAt: that is reported and retried, and the earlier
-// schedule stays.
-func TestRefused(t *testing.T) {
-	const policy = `cronats.cnat.programming-kubernetes.info "deployment-web" is forbidden: ValidatingAdmissionPolicy 'change-freeze' with binding 'change-freeze' denied request: no change today`
-	details := metav1.StatusDetails{Group: v1alpha1.SchemeGroupVersion.Group, Kind: "cronats", Name: "deployment-web", Causes: []metav1.StatusCause{{Message: policy}}}
-	weeklyIsInvalid := apierrors.NewInvalid(v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.CronAtKind).GroupKind(), "deployment-web",
-		field.ErrorList{field.Invalid(field.NewPath("spec", "schedule"), weekly, "must be a cron expression")}).ErrStatus
-	for name, tc := range map[string]struct {
-		refusal metav1.Status
-		event   string
-	}{
-		"by a policy": {
-			refusal: metav1.Status{Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden, Message: "denied"},
-			event:   "Warning CronAtRefused denied",
-		},
-		"by a policy without a reason": {
-			refusal: metav1.Status{Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid, Message: policy, Details: &details},
-			event:   "Warning CronAtRefused " + policy,
-		},
-		"as invalid": {
-			refusal: weeklyIsInvalid,
-			event:   "Warning CronAtRefused CronAt.cnat.programming-kubernetes.info \"deployment-web\" is invalid: spec.schedule",
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t)
-				var refuse atomic.Bool
-				run(t, w, harness.RoundTripper(func(request *http.Request) (*http.Response, error) {
-					if !refuse.Load() || request.Method != http.MethodPost && request.Method != http.MethodPatch {
-						return w.RoundTrip(request)
-					}
-					refusal := tc.refusal
-					refusal.TypeMeta, refusal.Status = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, metav1.StatusFailure
-					content, err := json.Marshal(refusal)
-					return &http.Response{StatusCode: int(tc.refusal.Code), Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(string(content))), Request: request}, err
-				}))
-				w.set(t, annotated(nightly))
-				synctest.Wait()
-				w.wantEvents(t, 1, "Normal SuccessfulCreate")
-				refuse.Store(true)
-				w.set(t, annotated(weekly))
-				time.Sleep(50 * time.Millisecond)
-				w.wantSchedule(t, nightly)
-				w.wantEvents(t, 0, tc.event)
-				time.Sleep(time.Hour)
-				refuse.Store(false)
-				time.Sleep(2 * time.Minute)
-				w.wantSchedule(t, weekly)
-			})
-		})
-	}
-}
-
-// TestForbidden runs a controller that may not list StatefulSets at first.
-func TestForbidden(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.set(t, annotated(nightly))
-		var allowed atomic.Bool
-		w.workloads.PrependReactor("list", "statefulsets", func(kubetesting.Action) (bool, runtime.Object, error) {
-			return !allowed.Load(), nil, apierrors.NewForbidden(appsv1.Resource("statefulsets"), "", errors.New("RBAC"))
-		})
-		_, logged := run(t, w, w)
-		time.Sleep(time.Minute)
-		w.wantSchedule(t, "")
-		if log := logged(); strings.Count(log, "grant this user the rules of artifacts/restarts/annotations/rbac.yaml") != 1 || !strings.Contains(log, `statefulsets.apps is forbidden: RBAC`) {
-			t.Errorf("it has logged: %s", log)
-		}
-		allowed.Store(true)
-		time.Sleep(permissionPeriod + time.Second)
-		w.wantSchedule(t, nightly)
-	})
-}
-
-// TestNoPermissionError makes the first list fail with an error other than a missing
-// permission.
-func TestNoPermissionError(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.workloads.PrependReactor("list", "statefulsets", func(kubetesting.Action) (bool, runtime.Object, error) {
-			return true, nil, apierrors.NewServiceUnavailable("not yet")
-		})
-		_, logged := run(t, w, w)
-		time.Sleep(time.Minute)
-		if log := logged(); strings.Count(log, "Restart annotations have no effect") != 1 || strings.Contains(log, "apply") {
-			t.Errorf("it has logged: %s", log)
-		}
-	})
-}
-
-// TestStale changes the CronAt without the controller's knowledge.
+// TestStale changes what the controller has in a cache without its knowledge.
 func TestStale(t *testing.T) {
-	for what, act := range map[string]func(*testing.T, *world){
-		"edited": func(t *testing.T, w *world) {
-			t.Helper()
-			w.edit(t, func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Suspend = ptr.To(true) })
-		},
-		"deleted": func(t *testing.T, w *world) {
-			t.Helper()
-			if err := w.person.CnatV1alpha1().CronAts(namespace).Delete(t.Context(), "deployment-web", metav1.DeleteOptions{}); err != nil {
-				t.Error(err)
-			}
-		},
-		"replaced": func(t *testing.T, w *world) {
-			t.Helper()
-			cronAt := w.cronAt(t)
-			cronAts := w.person.CnatV1alpha1().CronAts(namespace)
-			if err := cronAts.Delete(t.Context(), "deployment-web", metav1.DeleteOptions{}); err != nil {
-				t.Error(err)
-			}
-			cronAt.ResourceVersion = ""
-			if _, err := cronAts.Create(t.Context(), cronAt, metav1.CreateOptions{}); err != nil {
-				t.Error(err)
-			}
-		},
+	for testName, tc := range map[string]struct {
+		held string
+		act  func(w *world)
+		want string
+	}{
+		"the CronAt is edited, the annotation changed":   {held: "cronats", act: func(w *world) { w.edit(suspended); w.annotate(weekly, "", "") }, want: "0 4 * * 0 suspended; 1 writes; SuccessfulUpdate"},
+		"the CronAt is edited, the annotation removed":   {held: "cronats", act: func(w *world) { w.edit(suspended); w.annotate("", "", "") }, want: "none; 1 writes; SuccessfulDelete"},
+		"the CronAt is edited, the annotation broken":    {held: "cronats", act: func(w *world) { w.edit(suspended); w.annotate("never", "", "") }, want: "0 3 * * * suspended; InvalidRestartSchedule; shop/Deployment/web blocked: InvalidRestartSchedule"},
+		"the CronAt is deleted, the annotation changed":  {held: "cronats", act: func(w *world) { w.remove(); w.annotate(weekly, "", "") }, want: "0 4 * * 0; 1 writes; SuccessfulCreate"},
+		"the CronAt is deleted, the annotation removed":  {held: "cronats", act: func(w *world) { w.remove(); w.annotate("", "", "") }, want: "none"},
+		"the CronAt is deleted, the annotation broken":   {held: "cronats", act: func(w *world) { w.remove(); w.annotate("never", "", "") }, want: "none; InvalidRestartSchedule; shop/Deployment/web blocked: InvalidRestartSchedule"},
+		"the CronAt is replaced, the annotation changed": {held: "cronats", act: func(w *world) { w.replace(); w.annotate(weekly, "", "") }, want: "0 4 * * 0; 1 writes; SuccessfulUpdate"},
+		"the CronAt is replaced, the annotation removed": {held: "cronats", act: func(w *world) { w.replace(); w.annotate("", "", "") }, want: "none; 1 writes; SuccessfulDelete"},
+		"the CronAt is replaced, the annotation broken":  {held: "cronats", act: func(w *world) { w.replace(); w.annotate("never", "", "") }, want: "none; 1 writes; SuccessfulDelete; InvalidRestartSchedule; shop/Deployment/web blocked: InvalidRestartSchedule"},
+		"the Deployment is gone":                         {held: "deployments", act: func(w *world) { harness.Delete(w.t, w.deployments, "web"); w.remove() }, want: "none"},
+		"the Deployment is replaced": {held: "deployments", act: func(w *world) {
+			web := harness.Get(w.t, w.deployments, "web")
+			harness.Delete(w.t, w.deployments, "web")
+			web.ResourceVersion = ""
+			harness.Create(w.t, w.deployments, web)
+			w.remove()
+		}, want: "none"},
 	} {
-		for annotation, annotations := range map[string]map[string]string{"changed": annotated(weekly), "removed": nil, "broken": annotated("never")} {
-			t.Run(what+" and "+annotation, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					w := newWorld(t)
-					w.set(t, annotated(nightly))
-					watches := harness.NewWatches(t, w)
-					run(t, w, watches)
-					w.wantSchedule(t, nightly)
-					watches.Hold()
-					act(t, w)
-					w.set(t, annotations)
-					time.Sleep(time.Second)
-					want := strings.TrimPrefix(annotations[v1alpha1.AnnotationRestartSchedule], "never")
-					if what == "edited" && annotation == "broken" {
-						// It is suspended.
-						want = nightly
-					}
-					w.wantSchedule(t, want)
-					if cronAt := w.cronAt(t); what == "edited" && cronAt != nil && !ptr.Deref(cronAt.Spec.Suspend, false) {
-						t.Error("it is no longer suspended")
-					}
-				})
+		t.Run(testName, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, tc.held, nil)
+				w.annotate(nightly, "", "")
+				w.state()
+				w.watches.Hold()
+				tc.act(w)
+				if got := w.state(); got != tc.want {
+					t.Errorf("\n got %s\nwant %s", got, tc.want)
+				}
 			})
-		}
+		})
 	}
 }
 
@@ -495,96 +332,53 @@ func TestStale(t *testing.T) {
 // not delete what a user has suspended.
 func TestEditedMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		suspend := sync.OnceFunc(func() {
-			w.edit(t, func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Suspend = ptr.To(true) })
-		})
-		run(t, w, harness.RoundTripper(func(request *http.Request) (*http.Response, error) {
+		var w *world
+		suspend := sync.OnceFunc(func() { w.edit(suspended) })
+		w = newWorld(t, "", func(request *http.Request) error {
 			if request.Method == http.MethodDelete {
 				suspend()
 			}
-			return w.RoundTrip(request)
-		}))
-		w.set(t, annotated(nightly))
-		synctest.Wait()
-		w.set(t, annotated("never"))
-		time.Sleep(time.Minute)
-		w.wantSchedule(t, nightly)
-		w.wantEvents(t, 1, "Normal SuccessfulCreate", "Warning")
+			return nil
+		})
+		w.annotate(nightly, "", "")
+		w.state()
+		w.annotate("never", "", "")
+		if got, want := w.state(), "0 3 * * * suspended; InvalidRestartSchedule; shop/Deployment/web blocked: InvalidRestartSchedule"; got != want {
+			t.Errorf("\n got %s\nwant %s", got, want)
+		}
 	})
 }
 
-// TestStaleWorkload deletes a workload that is still in the cache: there is no CronAt
-// until the cache is updated.
-func TestStaleWorkload(t *testing.T) {
-	gone := func(kubetesting.Action) (bool, runtime.Object, error) {
-		return true, nil, apierrors.NewNotFound(appsv1.Resource("deployments"), "web")
-	}
-	replaced := func(kubetesting.Action) (bool, runtime.Object, error) {
-		return true, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web", UID: "other-uid", Annotations: annotated(nightly)}}, nil
-	}
-	deleting := func(kubetesting.Action) (bool, runtime.Object, error) {
-		return true, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web", UID: "web-uid", DeletionTimestamp: &metav1.Time{Time: time.Now()}, Annotations: annotated(nightly)}}, nil
-	}
-	for name, get := range map[string]kubetesting.ReactionFunc{"gone": gone, "replaced": replaced, "being deleted": deleting} {
-		t.Run(name, func(t *testing.T) {
+// TestPermission runs a controller that cannot list StatefulSets at first.
+func TestPermission(t *testing.T) {
+	const hint = ": grant this user the rules of artifacts/restarts/annotations/rbac.yaml"
+	for testName, tc := range map[string]struct {
+		err  error
+		hint bool
+	}{
+		"forbidden":     {apierrors.NewForbidden(appsv1.Resource("statefulsets"), "", errors.New("RBAC")), true},
+		"not available": {apierrors.NewServiceUnavailable("not yet"), false},
+	} {
+		t.Run(testName, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t)
-				var stale atomic.Bool
-				stale.Store(true)
-				w.workloads.PrependReactor("get", "deployments", func(action kubetesting.Action) (bool, runtime.Object, error) {
-					if stale.Load() {
-						return get(action)
+				w := newWorld(t, "", func(request *http.Request) error {
+					if strings.HasSuffix(request.URL.Path, "/statefulsets") {
+						return tc.err
 					}
-					return false, nil, nil
+					return nil
 				})
-				run(t, w, w)
-				w.set(t, annotated(nightly))
-				time.Sleep(time.Hour)
-				w.wantSchedule(t, "")
-				w.wantEvents(t, 0)
-				stale.Store(false)
-				w.set(t, annotated(weekly))
-				time.Sleep(time.Second)
-				w.wantSchedule(t, weekly)
-				w.wantEvents(t, 1, "Normal SuccessfulCreate")
+				w.annotate(nightly, "", "")
+				if got := w.state(); got != "none" {
+					t.Errorf("got %s", got)
+				}
+				if log := w.logged(); strings.Count(log, "Restart annotations have no effect") != 1 || strings.Contains(log, hint) != tc.hint || !strings.Contains(log, tc.err.Error()) {
+					t.Errorf("it has logged: %s", log)
+				}
+				w.failWrites(nil)
+				if got, want := w.state(), nightly+"; 1 writes; SuccessfulCreate"; got != want {
+					t.Errorf("got %s, want %s", got, want)
+				}
 			})
 		})
 	}
-}
-
-// TestSuspendAnnotation suspends the restarts of a workload by its annotation: a CronAt that
-// is created again is suspended, too, and the end of the annotation resumes it.
-func TestSuspendAnnotation(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.set(t, nil)
-		run(t, w, w)
-		frozen := annotated(nightly)
-		frozen[v1alpha1.AnnotationRestartSuspend] = "true"
-		wantSuspended := func(want bool) {
-			t.Helper()
-			synctest.Wait()
-			cronAt := w.cronAt(t)
-			if cronAt == nil || ptr.Deref(cronAt.Spec.Suspend, false) != want {
-				t.Errorf("CronAt %+v, want suspended: %v", cronAt, want)
-			}
-		}
-		w.set(t, annotated(nightly))
-		wantSuspended(false)
-		w.set(t, frozen)
-		wantSuspended(true)
-		harness.Delete(t, w.person.CnatV1alpha1().CronAts(namespace), "deployment-web")
-		wantSuspended(true)
-		w.set(t, annotated(nightly))
-		wantSuspended(false)
-		w.edit(t, func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Suspend = ptr.To(true) })
-		wantSuspended(true)
-		w.set(t, frozen)
-		wantSuspended(true)
-		w.set(t, annotated(nightly))
-		wantSuspended(true) // As by hand before.
-		w.edit(t, func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Suspend = nil })
-		wantSuspended(false)
-	})
 }
