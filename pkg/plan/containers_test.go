@@ -45,14 +45,6 @@ func backingOff(status corev1.ContainerStatus) corev1.ContainerStatus {
 	return status
 }
 
-func withContainers(statuses ...corev1.ContainerStatus) func(*corev1.Pod) {
-	return func(pod *corev1.Pod) { pod.Status.ContainerStatuses = statuses }
-}
-
-func withInitContainers(statuses ...corev1.ContainerStatus) func(*corev1.Pod) {
-	return func(pod *corev1.Pod) { pod.Status.InitContainerStatuses = statuses }
-}
-
 // withSidecar adds a sidecar that runs since it was started n times.
 func withSidecar(n int32) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) {
@@ -121,7 +113,7 @@ func TestDecideRestarts(t *testing.T) {
 			want: "ExitCode=2; FailureTarget CommandFailed: Attempt 2 of 2 failed: The command ended with exit code 2. Message: later",
 		},
 		"a container fails that its node does not restart: waited for": {
-			at: at(1), pod: newPod(corev1.PodRunning, withContainers(exited("command", 2, "Error", ""), corev1.ContainerStatus{Name: "other", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}), func(pod *corev1.Pod) {
+			at: at(1), pod: newPod(corev1.PodRunning, withContainers(exited("command", 2, "Error", ""), runs("other")), func(pod *corev1.Pod) {
 				pod.Status.ContainerStatuses[0].State.Terminated.FinishedAt = metav1.Time{Time: endTime}
 			}),
 			want: "wait 1m0s",
@@ -190,7 +182,7 @@ func TestDecideRestarts(t *testing.T) {
 // TestDecideSidecar covers containers that run beside the command.
 func TestDecideSidecar(t *testing.T) {
 	const message = "The command ended with exit code 3, but container proxy still runs, so Pod example-at-pod does not end. A container in initContainers with restartPolicy Always is stopped when the command ends. Message: no such host"
-	proxy := corev1.ContainerStatus{Name: "proxy", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}
+	proxy := runs("proxy")
 	command := func(pod *corev1.Pod) {
 		status := exited("command", 3, "Error", "no such host")
 		status.State.Terminated.FinishedAt = metav1.Time{Time: endTime}
@@ -214,9 +206,7 @@ func TestDecideSidecar(t *testing.T) {
 // TestWantsPodEvent covers when the events of a Pod are read whose command does not start, while a
 // sidecar runs.
 func TestWantsPodEvent(t *testing.T) {
-	notStarting := newPod(corev1.PodPending, withSidecar(0), withContainers(corev1.ContainerStatus{
-		Name: "command", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "PodInitializing"}},
-	}))
+	notStarting := newPod(corev1.PodPending, withSidecar(0), withContainers(waits("command", "PodInitializing", "")))
 	world := World{At: newAt(withStatus(running(corev1.PodPending))), Pods: podsOf(notStarting)}
 	for age, want := range map[time.Duration]*corev1.Pod{EventDelay - 1: nil, EventDelay: notStarting} {
 		world.Now = created.Add(age)
@@ -239,7 +229,7 @@ func TestDecideNotStarted(t *testing.T) {
 	}
 	disrupted := func(reason string, statuses ...corev1.ContainerStatus) func(*corev1.Pod) {
 		return func(pod *corev1.Pod) {
-			pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: reason}}
+			withCondition(corev1.DisruptionTarget, corev1.ConditionTrue, reason, "", due)(pod)
 			pod.Status.ContainerStatuses = statuses
 			deleted(pod)
 		}
@@ -250,7 +240,7 @@ func TestDecideNotStarted(t *testing.T) {
 	lost := exited("command", 137, statusUnknown, "The container could not be located when the pod was terminated")
 	ran := lost
 	ran.ContainerID = "containerd://1"
-	waits := corev1.ContainerStatus{Name: "command", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}}}
+	waits := waits("command", "ContainerCreating", "")
 	const outOfCPU = "Pod example-at-pod failed: OutOfcpu: Pod was rejected: Node didn't have enough resource: cpu"
 	pending := running(corev1.PodPending)
 	const evictedMessage = "Pod example-at-pod was evicted: PreemptionByScheduler"

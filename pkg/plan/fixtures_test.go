@@ -201,12 +201,49 @@ func deletedByForce(at time.Time) func(*corev1.Pod) {
 // second is the Pod of the second attempt.
 func second(pod *corev1.Pod) { pod.Name, pod.UID = "example-at-pod-1", "second" }
 
+// waits, runs and exited are states of a container.
+func waits(name, reason, message string) corev1.ContainerStatus {
+	return corev1.ContainerStatus{Name: name, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}}
+}
+
+func runs(name string) corev1.ContainerStatus {
+	return corev1.ContainerStatus{Name: name, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}
+}
+
+func withContainers(statuses ...corev1.ContainerStatus) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) { pod.Status.ContainerStatuses = statuses }
+}
+
+func withInitContainers(statuses ...corev1.ContainerStatus) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) { pod.Status.InitContainerStatuses = statuses }
+}
+
 func waiting(reason, message string) func(*corev1.Pod) {
+	return withContainers(waits("command", reason, message))
+}
+
+func withCondition(conditionType corev1.PodConditionType, status corev1.ConditionStatus, reason, message string, since time.Time) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) {
-		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
-			Name: "command", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}},
-		}}
+		pod.Status.Conditions = []corev1.PodCondition{{Type: conditionType, Status: status, Reason: reason, Message: message, LastTransitionTime: metav1.Time{Time: since}}}
 	}
+}
+
+func scheduled(since time.Time) func(*corev1.Pod) {
+	return withCondition(corev1.PodScheduled, corev1.ConditionTrue, "", "", since)
+}
+
+func unschedulable(since time.Time) func(*corev1.Pod) {
+	return withCondition(corev1.PodScheduled, corev1.ConditionFalse, corev1.PodReasonUnschedulable, "0/1 nodes are available", since)
+}
+
+// gated is a Pod with a scheduling gate.
+func gated(pod *corev1.Pod) {
+	withCondition(corev1.PodScheduled, corev1.ConditionFalse, corev1.PodReasonSchedulingGated, "gates", due)(pod)
+}
+
+// sandboxed is a Pod with volumes and network.
+func sandboxed(pod *corev1.Pod) {
+	withCondition(corev1.PodReadyToStartContainers, corev1.ConditionTrue, "", "", due)(pod)
 }
 
 func imagePullFailed(since time.Time, message string) metav1.Condition {

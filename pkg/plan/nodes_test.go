@@ -313,7 +313,7 @@ func TestDecideNodes(t *testing.T) {
 			want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:00.01; Pod.Name=example-at-pod; Pod.UID=pod-uid; Pod.AtGeneration=2; Pod.Phase=Pending; Pod.NodeName=node; Normal SuccessfulCreate: Created Pod example-at-pod",
 		},
 		"due, with an invalid selector": {
-			at:   counted(nil, noSelector),
+			at: counted(nil, noSelector), dropped: true,
 			want: `Blocked InvalidSelector: spec.nodes.selector is not a label selector: "Like" is not a valid label selector operator; Warning InvalidSelector`,
 		},
 		"an invalid selector, too late": {
@@ -396,7 +396,7 @@ func TestDecideNodes(t *testing.T) {
 				at.Spec.Template.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
 					NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "a", Operator: "Like"}}}},
 				}}}
-			}),
+			}), dropped: true,
 			want: `Phase=DONE; CompletionTime=10:12:04; Failed InvalidPod: spec.template.spec: the node affinity is invalid: nodeSelectorTerms[0].matchExpressions[0].operator: Unsupported value: "Like": supported values: "In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"; Warning InvalidPod; read all`,
 		},
 		"done": {

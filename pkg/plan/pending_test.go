@@ -61,7 +61,7 @@ func TestDecidePending(t *testing.T) {
 				at.ManagedFields = []metav1.ManagedFieldsEntry{
 					{Time: &metav1.Time{Time: created}}, {Time: &metav1.Time{Time: earlier}}, {}, {Subresource: "status", Time: &metav1.Time{Time: now}},
 				}
-			}),
+			}), dropped: true,
 			want: "CreatePod due 10:12:00.01; wait 1m0s; read At",
 		},
 		"created when it was due: due since then":         {at: newAt(func(at *v1alpha1.At) { at.CreationTimestamp = metav1.Time{Time: created} }), want: "CreatePod due 10:12:00.01; wait 1m0s; read At"},

@@ -36,6 +36,7 @@ type decideCase struct {
 	pod        *corev1.Pod
 	world      func(*World) // what else differs, or nil
 	now        time.Time    // the default is now
+	dropped    bool         // It depends on what the caches drop.
 	want       string
 }
 
@@ -59,6 +60,9 @@ func (tc decideCase) test(t *testing.T) {
 		tc.world(&w)
 	}
 	live := Decide(w)
+	if w.Frozen == nil {
+		testFrozen(t, w)
+	}
 	w.Live, w.AsOf = Cached, time.Time{}
 	cached := Decide(w)
 	if got := textOf(w, cached); got != tc.want {
@@ -70,6 +74,40 @@ func (tc decideCase) test(t *testing.T) {
 	}
 	if diff := cmp.Diff(before, tc.at); diff != "" {
 		t.Errorf("Decide changed its At:\n%s", diff)
+	}
+	if !tc.dropped {
+		tc.testKept(t, w)
+	}
+}
+
+// testKept checks that what the caches keep is enough.
+func (tc decideCase) testKept(t *testing.T, all World) {
+	kept := all
+	kept.At, kept.Node, kept.Pods, kept.Children, kept.Nodes = KeepAt(all.At), nil, nil, nil, nil
+	if all.Parent != nil {
+		kept.Parent = KeepAt(all.Parent)
+	}
+	for _, child := range all.Children {
+		kept.Children = append(kept.Children, KeepAt(child))
+	}
+	for _, node := range all.Nodes {
+		kept.Nodes = append(kept.Nodes, KeepNode(node))
+	}
+	if all.Node != nil {
+		kept.Node = KeepNode(all.Node)
+	}
+	for _, pod := range all.Pods {
+		kept.Pods = append(kept.Pods, KeepPod(pod))
+		if want, got := textOf(all, CleanUp(all, pod)), textOf(kept, CleanUp(kept, kept.Pods[0])); got != want || AtName(pod) != AtName(kept.Pods[0]) {
+			t.Errorf("cleaned up, of what is kept: got %s, want %s", got, want)
+		}
+	}
+	if got := textOf(kept, Decide(kept)); got != tc.want {
+		t.Errorf("of what is kept:\ngot  %s\nwant %s", got, tc.want)
+	}
+	state, overdue := StateOf(all.At, all.Parent, all.Now)
+	if keptState, keptOverdue := StateOf(kept.At, kept.Parent, all.Now); state != keptState || overdue != keptOverdue {
+		t.Errorf("state %s for %v, of what is kept %s for %v", state, overdue, keptState, keptOverdue)
 	}
 }
 

@@ -241,120 +241,137 @@ func TestRehearsalWithoutInit(t *testing.T) {
 	}
 }
 
-// newRehearsal is the Pod of a rehearsal with two containers, that was created at due.
-func newRehearsal(mutate ...func(*corev1.Pod)) (pod, run *corev1.Pod) {
-	run = newPod(corev1.PodPending)
+// newRun is the Pod of a run with two containers.
+func newRun() *corev1.Pod {
+	run := newPod(corev1.PodPending)
 	run.Spec.Containers = append(run.Spec.Containers, corev1.Container{Name: "second"})
-	pod = NewRehearsalPod(newAt(), v1alpha1.AtKind, run)
+	return run
+}
+
+// rehearsal is the Pod of its rehearsal, which was created at due.
+func rehearsal(mutate ...func(*corev1.Pod)) *corev1.Pod {
+	pod := NewRehearsalPod(newAt(), v1alpha1.AtKind, newRun())
 	pod.CreationTimestamp, pod.Status.Phase, pod.Spec.NodeName = metav1.Time{Time: due}, corev1.PodPending, "node"
 	for _, m := range mutate {
 		m(pod)
 	}
-	return pod, run
-}
-
-func withStatuses(statuses ...corev1.ContainerStatus) func(*corev1.Pod) {
-	return func(pod *corev1.Pod) { pod.Status.ContainerStatuses = statuses }
+	return pod
 }
 
 // TestJudgeRehearsal covers each result of a rehearsal.
 func TestJudgeRehearsal(t *testing.T) {
 	const notFound = `failed to create containerd task: exec: "` + path + `": stat ` + path + `: no such file or directory`
 	started := func(name string) corev1.ContainerStatus { return exited(name, 128, "StartError", notFound) }
-	waits := func(name, reason, message string) corev1.ContainerStatus {
-		return corev1.ContainerStatus{Name: name, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}}
-	}
-	runs := func(name string) corev1.ContainerStatus {
-		return corev1.ContainerStatus{Name: name, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}
-	}
 	failed := func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodFailed }
-	unschedulable := func(pod *corev1.Pod) {
-		pod.Spec.NodeName = ""
-		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/1 nodes are available", LastTransitionTime: metav1.Time{Time: due}}}
-	}
 	mount := &PodEvent{Warning: true, Reason: "FailedMount", Message: "words", Time: due}
 	pulling := &PodEvent{Reason: "Pulling", Message: "words", Time: due}
-	creating := withStatuses(waits("command", "ContainerCreating", ""), waits("second", "ContainerCreating", ""))
-	sandbox := func(pod *corev1.Pod) {
-		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionTrue}}
-	}
-	gated := func(pod *corev1.Pod) {
-		pod.Spec.NodeName = ""
-		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonSchedulingGated, Message: "gates"}}
-	}
-	scheduled := func(when time.Time) func(*corev1.Pod) {
-		return func(pod *corev1.Pod) {
-			pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Time{Time: when}}}
-		}
-	}
+	creating := withContainers(waits("command", "ContainerCreating", ""), waits("second", "ContainerCreating", ""))
 	refusedBy := func(reason string) func(*corev1.Pod) {
 		return func(pod *corev1.Pod) { pod.Status.Reason, pod.Status.Message = reason, "words" }
 	}
-	const silent = "Pod example-at-rehearsal: the command has not started for a minute"
 	const see = ". See kubectl describe pod example-at-rehearsal -n default"
 
 	for name, tc := range map[string]struct {
-		pod             []func(*corev1.Pod)
-		event           *PodEvent
-		unknown         bool // the events
-		age             time.Duration
-		priority        string
-		reason, message string // none: it goes on
+		pod      *corev1.Pod
+		event    *PodEvent
+		unknown  bool // the events
+		age      time.Duration
+		priority string
+		want     string // none: it goes on
 	}{
-		"containerd: passed":               {pod: []func(*corev1.Pod){failed, withStatuses(started("command"), started("second"))}, reason: v1alpha1.ReasonPassed, message: "Each container got as far as the start of its command."},
-		"CRI-O: passed":                    {pod: []func(*corev1.Pod){withStatuses(waits("command", "CreateContainerError", "executable file `"+path+"` not found"), started("second"))}, age: time.Hour, reason: v1alpha1.ReasonPassed, message: "Each container got as far as the start of its command."},
-		"passed beside an injected one":    {pod: []func(*corev1.Pod){withStatuses(started("command"), started("second"), runs("proxy"))}, reason: v1alpha1.ReasonPassed, message: "Each container got as far as the start of its command."},
-		"the second is not created yet":    {pod: []func(*corev1.Pod){sandbox, withStatuses(started("command"), waits("second", "ContainerCreating", ""))}, age: RehearsalTime - time.Second},
-		"an error that may pass":           {pod: []func(*corev1.Pod){withStatuses(started("command"), waits("second", "CreateContainerConfigError", "secret not found"))}, age: rehearsalSettle - 1},
-		"an error that lasts":              {pod: []func(*corev1.Pod){withStatuses(started("command"), waits("second", "CreateContainerConfigError", "secret not found"))}, age: rehearsalSettle, reason: v1alpha1.ReasonContainerNotCreated, message: "Container second: CreateContainerConfigError: secret not found"},
-		"of an injected one: not ours":     {pod: []func(*corev1.Pod){withStatuses(started("command"), waits("second", "ContainerCreating", ""), waits("proxy", "CreateContainerConfigError", "secret not found"))}, age: rehearsalSettle},
-		"another error of the start":       {pod: []func(*corev1.Pod){withStatuses(exited("command", 128, "StartError", "error mounting"), started("second"))}, reason: v1alpha1.ReasonContainerNotCreated, message: "Container command: StartError: error mounting"},
-		"one runs":                         {pod: []func(*corev1.Pod){withStatuses(runs("command"), started("second"))}, reason: v1alpha1.ReasonContainerStarted, message: "Container command started: a webhook may have replaced its command, or its image has a program at " + path + ". The Pod was deleted."},
-		"one ran, and names the path":      {pod: []func(*corev1.Pod){withStatuses(exited("command", 1, "Error", "I am "+path), started("second"))}, reason: v1alpha1.ReasonContainerStarted, message: "Container command started: a webhook may have replaced its command, or its image has a program at " + path + ". The Pod was deleted."},
-		"its node knows nothing of one":    {pod: []func(*corev1.Pod){withStatuses(exited("command", 137, statusUnknown, ""), started("second"))}},
-		"no node, for a moment":            {pod: []func(*corev1.Pod){unschedulable}, age: unschedulableDelay - 1, event: &PodEvent{Warning: true, Reason: "FailedScheduling", Time: due}},
-		"no node":                          {pod: []func(*corev1.Pod){unschedulable}, age: Grace, reason: v1alpha1.ReasonUnschedulable, message: "Pod example-at-rehearsal: 0/1 nodes are available"},
-		"no node, for a minute":            {pod: []func(*corev1.Pod){unschedulable}, age: Grace - 1},
-		"a node is being added":            {pod: []func(*corev1.Pod){unschedulable}, age: RehearsalTime - 1, event: &PodEvent{Reason: "TriggeredScaleUp", Time: due}},
-		"a node may be being added":        {pod: []func(*corev1.Pod){unschedulable}, age: RehearsalTime - 1, unknown: true},
-		"Karpenter adds a node":            {pod: []func(*corev1.Pod){unschedulable}, age: RehearsalTime - 1, event: &PodEvent{Reason: "Nominated", Time: due}},
-		"the autoscaler adds no node":      {pod: []func(*corev1.Pod){unschedulable}, age: Grace, event: &PodEvent{Reason: "NotTriggerScaleUp", Time: due}, reason: v1alpha1.ReasonUnschedulable, message: "Pod example-at-rehearsal: 0/1 nodes are available"},
-		"no node is added":                 {pod: []func(*corev1.Pod){unschedulable}, age: RehearsalTime, event: &PodEvent{Reason: "TriggeredScaleUp", Time: due}, reason: v1alpha1.ReasonUnschedulable, message: "Pod example-at-rehearsal: 0/1 nodes are available"},
-		"no node, but the run may preempt": {pod: []func(*corev1.Pod){unschedulable}, age: Grace, priority: "high", reason: v1alpha1.ReasonRehearsalUnschedulable, message: "Pod example-at-rehearsal: 0/1 nodes are available A rehearsal has neither the priority class nor the labels of the run."},
-		"a warning of something else":      {pod: []func(*corev1.Pod){creating}, event: &PodEvent{Warning: true, Reason: "DNSConfigForming", Time: due}, age: rehearsalSilence - 1},
-		"a warning, soon":                  {pod: []func(*corev1.Pod){creating}, event: mount, age: EventDelay - 1},
-		"a warning":                        {pod: []func(*corev1.Pod){creating}, event: mount, age: EventDelay, reason: v1alpha1.ReasonVolumeNotMounted, message: "Pod example-at-rehearsal: FailedMount: words"},
-		"a node that never reads":          {pod: []func(*corev1.Pod){creating}, event: unread(due.Add(time.Minute)), age: rehearsalSilence, reason: v1alpha1.ReasonPodPending, message: silent + ": FailedMount: " + unread(due).Message + see},
-		"a node that has not read yet":     {pod: []func(*corev1.Pod){creating}, event: unread(due), age: rehearsalSilence - 1},
-		"silence":                          {pod: []func(*corev1.Pod){creating}, age: rehearsalSilence - 1},
-		"silence, for too long":            {pod: []func(*corev1.Pod){creating}, age: rehearsalSilence, reason: v1alpha1.ReasonPodPending, message: silent + see},
-		"a gate":                           {pod: []func(*corev1.Pod){gated}, age: Grace, reason: v1alpha1.ReasonRehearsalUnschedulable, message: "Pod example-at-rehearsal: SchedulingGated: gates Nothing has removed the scheduling gates of the rehearsal."},
-		"a gate, for a minute":             {pod: []func(*corev1.Pod){gated}, age: Grace - 1},
-		"silence, or unknown events":       {pod: []func(*corev1.Pod){creating}, unknown: true, age: RehearsalTime - 1},
-		"silence since it has a node":      {pod: []func(*corev1.Pod){creating, scheduled(due.Add(time.Second))}, age: rehearsalSilence},
-		"silence since its status":         {pod: []func(*corev1.Pod){creating, writtenAt(due.Add(time.Second))}, age: rehearsalSilence},
-		"silence since an event":           {pod: []func(*corev1.Pod){creating}, event: &PodEvent{Reason: "SuccessfulAttachVolume", Time: due.Add(time.Second)}, age: rehearsalSilence},
-		"slow after its sandbox":           {pod: []func(*corev1.Pod){creating, sandbox}, age: RehearsalTime - 1},
-		"it pulls":                         {pod: []func(*corev1.Pod){creating, sandbox}, event: pulling, age: RehearsalTime - 1},
-		"it pulls, for too long":           {pod: []func(*corev1.Pod){creating, sandbox}, event: pulling, age: RehearsalTime, reason: v1alpha1.ReasonPodPending, message: silent + ": Pulling: words" + see},
-		"the node has no room any more":    {pod: []func(*corev1.Pod){failed, refusedBy("OutOfcpu")}, reason: v1alpha1.ReasonEvicted, message: "Pod example-at-rehearsal failed: OutOfcpu: words"},
-		"the node is shut down":            {pod: []func(*corev1.Pod){failed, refusedBy("NodeShutdown")}, reason: v1alpha1.ReasonEvicted, message: "Pod example-at-rehearsal failed: NodeShutdown: words"},
-		"the node refuses it":              {pod: []func(*corev1.Pod){failed, refusedBy("SysctlForbidden")}, reason: v1alpha1.ReasonPodFailed, message: "Pod example-at-rehearsal failed: SysctlForbidden: words"},
-		"an injected one fails before ours": {pod: []func(*corev1.Pod){failed, func(pod *corev1.Pod) {
-			pod.Status.InitContainerStatuses = []corev1.ContainerStatus{exited("proxy-init", 1, "Error", "no route")}
-		}}, reason: v1alpha1.ReasonPodFailed, message: "Pod example-at-rehearsal failed: container proxy-init ended with exit code 1: no route"},
-		"evicted": {pod: []func(*corev1.Pod){failed, func(pod *corev1.Pod) { pod.Status.Reason = "Evicted" }}, reason: v1alpha1.ReasonEvicted, message: "Pod example-at-rehearsal was evicted"},
+		"containerd: passed": {
+			pod:  rehearsal(failed, withContainers(started("command"), started("second"))),
+			want: "Passed: Each container got as far as the start of its command.",
+		},
+		"CRI-O: passed": {
+			pod: rehearsal(withContainers(waits("command", "CreateContainerError", "executable file `"+path+"` not found"), started("second"))), age: time.Hour,
+			want: "Passed: Each container got as far as the start of its command.",
+		},
+		"passed beside an injected one": {
+			pod:  rehearsal(withContainers(started("command"), started("second"), runs("proxy"))),
+			want: "Passed: Each container got as far as the start of its command.",
+		},
+		"the second is not created yet": {pod: rehearsal(sandboxed, withContainers(started("command"), waits("second", "ContainerCreating", ""))), age: RehearsalTime - time.Second},
+		"an error that may pass":        {pod: rehearsal(withContainers(started("command"), waits("second", "CreateContainerConfigError", "secret not found"))), age: rehearsalSettle - 1},
+		"an error that lasts": {
+			pod: rehearsal(withContainers(started("command"), waits("second", "CreateContainerConfigError", "secret not found"))), age: rehearsalSettle,
+			want: "ContainerNotCreated: Container second: CreateContainerConfigError: secret not found",
+		},
+		"of an injected one: not ours": {
+			pod: rehearsal(withContainers(started("command"), waits("second", "ContainerCreating", ""), waits("proxy", "CreateContainerConfigError", "secret not found"))),
+			age: rehearsalSettle,
+		},
+		"another error of the start": {
+			pod:  rehearsal(withContainers(exited("command", 128, "StartError", "error mounting"), started("second"))),
+			want: "ContainerNotCreated: Container command: StartError: error mounting",
+		},
+		"one runs": {
+			pod:  rehearsal(withContainers(runs("command"), started("second"))),
+			want: "ContainerStarted: Container command started: a webhook may have replaced its command, or its image has a program at " + path + ". The Pod was deleted.",
+		},
+		"one ran, and names the path": {
+			pod:  rehearsal(withContainers(exited("command", 1, "Error", "I am "+path), started("second"))),
+			want: "ContainerStarted: Container command started: a webhook may have replaced its command, or its image has a program at " + path + ". The Pod was deleted.",
+		},
+		"its node knows nothing of one": {pod: rehearsal(withContainers(exited("command", 137, statusUnknown, ""), started("second")))},
+		"no node, for a moment":         {pod: rehearsal(unschedulable(due)), event: &PodEvent{Warning: true, Reason: "FailedScheduling", Time: due}, age: unschedulableDelay - 1},
+		"no node":                       {pod: rehearsal(unschedulable(due)), age: Grace, want: "Unschedulable: Pod example-at-rehearsal: 0/1 nodes are available"},
+		"no node, for a minute":         {pod: rehearsal(unschedulable(due)), age: Grace - 1},
+		"a node is being added":         {pod: rehearsal(unschedulable(due)), event: &PodEvent{Reason: "TriggeredScaleUp", Time: due}, age: RehearsalTime - 1},
+		"a node may be being added":     {pod: rehearsal(unschedulable(due)), unknown: true, age: RehearsalTime - 1},
+		"Karpenter adds a node":         {pod: rehearsal(unschedulable(due)), event: &PodEvent{Reason: "Nominated", Time: due}, age: RehearsalTime - 1},
+		"the autoscaler adds no node": {
+			pod: rehearsal(unschedulable(due)), event: &PodEvent{Reason: "NotTriggerScaleUp", Time: due}, age: Grace,
+			want: "Unschedulable: Pod example-at-rehearsal: 0/1 nodes are available",
+		},
+		"no node is added": {
+			pod: rehearsal(unschedulable(due)), event: &PodEvent{Reason: "TriggeredScaleUp", Time: due}, age: RehearsalTime,
+			want: "Unschedulable: Pod example-at-rehearsal: 0/1 nodes are available",
+		},
+		"no node, but the run may preempt": {
+			pod: rehearsal(unschedulable(due)), age: Grace, priority: "high",
+			want: "RehearsalUnschedulable: Pod example-at-rehearsal: 0/1 nodes are available A rehearsal has neither the priority class nor the labels of the run.",
+		},
+		"a warning of something else": {pod: rehearsal(creating), event: &PodEvent{Warning: true, Reason: "DNSConfigForming", Time: due}, age: rehearsalSilence - 1},
+		"a warning, soon":             {pod: rehearsal(creating), event: mount, age: EventDelay - 1},
+		"a warning":                   {pod: rehearsal(creating), event: mount, age: EventDelay, want: "VolumeNotMounted: Pod example-at-rehearsal: FailedMount: words"},
+		"a node that never reads": {
+			pod: rehearsal(creating), event: unread(due.Add(time.Minute)), age: rehearsalSilence,
+			want: "PodPending: Pod example-at-rehearsal: the command has not started for a minute: FailedMount: " + unread(due).Message + see,
+		},
+		"a node that has not read yet": {pod: rehearsal(creating), event: unread(due), age: rehearsalSilence - 1},
+		"silence":                      {pod: rehearsal(creating), age: rehearsalSilence - 1},
+		"silence, for too long":        {pod: rehearsal(creating), age: rehearsalSilence, want: "PodPending: Pod example-at-rehearsal: the command has not started for a minute" + see},
+		"a gate": {
+			pod: rehearsal(gated), age: Grace,
+			want: "RehearsalUnschedulable: Pod example-at-rehearsal: SchedulingGated: gates Nothing has removed the scheduling gates of the rehearsal.",
+		},
+		"a gate, for a minute":          {pod: rehearsal(gated), age: Grace - 1},
+		"silence, or unknown events":    {pod: rehearsal(creating), unknown: true, age: RehearsalTime - 1},
+		"silence since it has a node":   {pod: rehearsal(creating, scheduled(due.Add(time.Second))), age: rehearsalSilence},
+		"silence since its status":      {pod: rehearsal(creating, writtenAt(due.Add(time.Second))), age: rehearsalSilence},
+		"silence since an event":        {pod: rehearsal(creating), event: &PodEvent{Reason: "SuccessfulAttachVolume", Time: due.Add(time.Second)}, age: rehearsalSilence},
+		"slow after its sandbox":        {pod: rehearsal(creating, sandboxed), age: RehearsalTime - 1},
+		"it pulls":                      {pod: rehearsal(creating, sandboxed), event: pulling, age: RehearsalTime - 1},
+		"it pulls, for too long":        {pod: rehearsal(creating, sandboxed), event: pulling, age: RehearsalTime, want: "PodPending: Pod example-at-rehearsal: the command has not started for a minute: Pulling: words" + see},
+		"the node has no room any more": {pod: rehearsal(failed, refusedBy("OutOfcpu")), want: "Evicted: Pod example-at-rehearsal failed: OutOfcpu: words"},
+		"the node is shut down":         {pod: rehearsal(failed, refusedBy("NodeShutdown")), want: "Evicted: Pod example-at-rehearsal failed: NodeShutdown: words"},
+		"the node refuses it":           {pod: rehearsal(failed, refusedBy("SysctlForbidden")), want: "PodFailed: Pod example-at-rehearsal failed: SysctlForbidden: words"},
+		"an injected one fails before ours": {
+			pod: rehearsal(failed, func(pod *corev1.Pod) {
+				pod.Status.InitContainerStatuses = []corev1.ContainerStatus{exited("proxy-init", 1, "Error", "no route")}
+			}),
+			want: "PodFailed: Pod example-at-rehearsal failed: container proxy-init ended with exit code 1: no route",
+		},
+		"evicted": {pod: rehearsal(failed, func(pod *corev1.Pod) { pod.Status.Reason = "Evicted" }), want: "Evicted: Pod example-at-rehearsal was evicted"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			pod, run := newRehearsal(tc.pod...)
+			run := newRun()
 			run.Spec.PriorityClassName = tc.priority
 			now := due.Add(tc.age)
-			want := Rehearsal{}
-			if tc.reason != "" {
-				want = Rehearsal{Reason: tc.reason, Message: tc.message, Time: now.Truncate(time.Second)}
-			}
-			if diff := cmp.Diff(want, JudgeRehearsal(pod, run, tc.event, !tc.unknown, now)); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
+			got := JudgeRehearsal(tc.pod, run, tc.event, !tc.unknown, now)
+			if text := join(got.Reason, got.Message); text != tc.want || got.Reason != "" && got.Time != now.Truncate(time.Second) {
+				t.Errorf("got %s at %v, want %s", text, got.Time, tc.want)
 			}
 		})
 	}

@@ -67,9 +67,7 @@ func TestDecideWaiting(t *testing.T) {
 			want: "wait 1ns",
 		},
 		"a volume was missing, and its sandbox exists now: waited for": {
-			status: recorded, age: EventDelay, known: true, event: event(true, "FailedMount", 0, after(EventDelay)), pod: func(pod *corev1.Pod) {
-				pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionTrue}}
-			},
+			status: recorded, age: EventDelay, known: true, event: event(true, "FailedMount", 0, after(EventDelay)), pod: sandboxed,
 			want: "wait 40s",
 		},
 		"no sandbox: reported": {
@@ -127,21 +125,15 @@ func TestDecideWaiting(t *testing.T) {
 			want: "Blocked PodPending: Pod example-at-pod: the command has not started for a minute: Pulling: words. See kubectl describe pod example-at-pod -n default; Warning PodPending",
 		},
 		"a scheduling gate for a minute: reported": {
-			status: recorded, age: Grace, known: true, pod: func(pod *corev1.Pod) {
-				pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "SchedulingGated", Message: "gates"}}
-			},
+			status: recorded, age: Grace, known: true, pod: gated,
 			want: "Blocked PodPending: Pod example-at-pod: the command has not started for a minute: SchedulingGated: gates. See kubectl describe pod example-at-pod -n default; Warning PodPending",
 		},
 		"no node, for a moment: waited for": {
-			status: recorded, age: EventDelay, pod: func(pod *corev1.Pod) {
-				pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, LastTransitionTime: metav1.Time{Time: after(time.Second)}}}
-			},
+			status: recorded, age: EventDelay, pod: unschedulable(after(time.Second)),
 			want: "wait 26s",
 		},
 		"an init container runs: nothing is wrong": {
-			status: recordedWith(v1alpha1.ReasonPodPending), age: time.Hour, pod: func(pod *corev1.Pod) {
-				pod.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "clone", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
-			},
+			status: recordedWith(v1alpha1.ReasonPodPending), age: time.Hour, pod: withInitContainers(runs("clone")),
 			want: "no Blocked",
 		},
 		"an init container has just ended: waited for": {
@@ -152,9 +144,7 @@ func TestDecideWaiting(t *testing.T) {
 			want: "wait 19s",
 		},
 		"it has just got a node: waited for": {
-			status: recorded, age: time.Hour, pod: func(pod *corev1.Pod) {
-				pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Time{Time: after(time.Hour - time.Second)}}}
-			},
+			status: recorded, age: time.Hour, pod: scheduled(after(time.Hour - time.Second)),
 			want: "wait 19s",
 		},
 		"its status says why: not looked up": {status: running(corev1.PodPending, imagePullFailed(earlier, "words")), age: time.Hour, pod: waiting("ImagePullBackOff", "words"), want: "wait 1m0s"},
@@ -267,25 +257,15 @@ func TestPodBlocker(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", waitingReason, diff)
 		}
 	}
-	init := newPod(corev1.PodPending, waiting("PodInitializing", ""), func(pod *corev1.Pod) {
-		pod.Status.InitContainerStatuses = []corev1.ContainerStatus{
-			exited("first", 0, "Completed", ""),
-			{Name: "clone", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImageNeverPull"}}},
-		}
-	})
+	init := newPod(corev1.PodPending, waiting("PodInitializing", ""), withInitContainers(exited("first", 0, "Completed", ""), waits("clone", "ErrImageNeverPull", "")))
 	if reason, message := podBlocker(init, now); reason != v1alpha1.ReasonImagePullFailed || message != "Container clone: ErrImageNeverPull" {
 		t.Errorf("of an init container: %s, %s", reason, message)
 	}
-	unschedulable := newPod(corev1.PodPending, func(pod *corev1.Pod) {
-		pod.Status.Conditions = []corev1.PodCondition{{
-			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable,
-			Message: "0/1 nodes are available", LastTransitionTime: metav1.Time{Time: due},
-		}}
-	})
-	if reason, message := podBlocker(unschedulable, due.Add(unschedulableDelay)); reason != v1alpha1.ReasonUnschedulable || message != "Pod example-at-pod: 0/1 nodes are available" {
+	withoutNode := newPod(corev1.PodPending, unschedulable(due))
+	if reason, message := podBlocker(withoutNode, due.Add(unschedulableDelay)); reason != v1alpha1.ReasonUnschedulable || message != "Pod example-at-pod: 0/1 nodes are available" {
 		t.Errorf("without a node for long: %s, %s", reason, message)
 	}
-	if reason, _ := podBlocker(unschedulable, due.Add(unschedulableDelay-1)); reason != "" {
+	if reason, _ := podBlocker(withoutNode, due.Add(unschedulableDelay-1)); reason != "" {
 		t.Errorf("without a node for less: %s", reason)
 	}
 }

@@ -34,176 +34,92 @@ var (
 	metadata = metav1.ObjectMeta{Name: "web", Namespace: "default", UID: "uid", ResourceVersion: "7", Generation: 2}
 )
 
-// state contains the fields of a workload besides its name.
-type state struct {
-	desired, updated, available       int32
-	rolling, complete, failed, cannot bool
+// textOf returns what a target says of its rollout.
+func textOf(t *Target) string {
+	text := t.Progress()
+	for _, flag := range []struct {
+		name  string
+		isSet bool
+	}{{"rolling", t.Rolling}, {"complete", t.Complete}, {"failed", t.Failed}, {"cannot be restarted", t.Paused || t.OnDelete}} {
+		if flag.isSet {
+			text += ", " + flag.name
+		}
+	}
+	return text
 }
 
-func stateOf(t *Target) state {
-	return state{t.Desired, t.Updated, t.Available, t.Rolling, t.Complete, t.Failed, t.Paused || t.OnDelete}
+func check(t *testing.T, name string, target *Target, want string) {
+	t.Helper()
+	if got := textOf(target); got != want {
+		t.Errorf("%s: %s, want %s", name, got, want)
+	}
 }
 
 func TestDeployment(t *testing.T) {
-	progressing := func(reason string) []appsv1.DeploymentCondition {
-		return []appsv1.DeploymentCondition{{Type: appsv1.DeploymentProgressing, Reason: reason}}
-	}
+	three := ptr.To[int32](3)
 	for name, tc := range map[string]struct {
-		spec   appsv1.DeploymentSpec
-		status appsv1.DeploymentStatus
-		want   state
+		generation, replicas, updated, available int32 // in the status
+		reason                                   string
+		want                                     string
 	}{
-		"not observed": {
-			spec:   appsv1.DeploymentSpec{Replicas: ptr.To[int32](3)},
-			status: appsv1.DeploymentStatus{ObservedGeneration: 1, Replicas: 3, UpdatedReplicas: 3, AvailableReplicas: 3, Conditions: progressing("ProgressDeadlineExceeded")},
-			want:   state{desired: 3, available: 3, rolling: true},
-		},
-		"none is updated": {
-			spec:   appsv1.DeploymentSpec{Replicas: ptr.To[int32](3)},
-			status: appsv1.DeploymentStatus{ObservedGeneration: 2, Replicas: 3, AvailableReplicas: 3},
-			want:   state{desired: 3, available: 3, rolling: true},
-		},
-		"old ones are left": {
-			spec:   appsv1.DeploymentSpec{Replicas: ptr.To[int32](3)},
-			status: appsv1.DeploymentStatus{ObservedGeneration: 2, Replicas: 4, UpdatedReplicas: 3, AvailableReplicas: 3},
-			want:   state{desired: 3, updated: 3, available: 3, rolling: true},
-		},
-		"one is not available": {
-			spec:   appsv1.DeploymentSpec{Replicas: ptr.To[int32](3)},
-			status: appsv1.DeploymentStatus{ObservedGeneration: 2, Replicas: 3, UpdatedReplicas: 3, AvailableReplicas: 2},
-			want:   state{desired: 3, updated: 3, available: 2},
-		},
-		"complete": {
-			spec:   appsv1.DeploymentSpec{Replicas: ptr.To[int32](3)},
-			status: appsv1.DeploymentStatus{ObservedGeneration: 2, Replicas: 3, UpdatedReplicas: 3, AvailableReplicas: 3, Conditions: progressing("NewReplicaSetAvailable")},
-			want:   state{desired: 3, updated: 3, available: 3, complete: true},
-		},
-		"one replica by default": {
-			status: appsv1.DeploymentStatus{ObservedGeneration: 2, Replicas: 1, UpdatedReplicas: 1, AvailableReplicas: 1},
-			want:   state{desired: 1, updated: 1, available: 1, complete: true},
-		},
-		"no replicas": {
-			spec:   appsv1.DeploymentSpec{Replicas: ptr.To[int32](0)},
-			status: appsv1.DeploymentStatus{ObservedGeneration: 2},
-			want:   state{complete: true},
-		},
-		"no progress": {
-			spec:   appsv1.DeploymentSpec{Replicas: ptr.To[int32](3)},
-			status: appsv1.DeploymentStatus{ObservedGeneration: 2, Replicas: 4, UpdatedReplicas: 1, AvailableReplicas: 3, Conditions: progressing("ProgressDeadlineExceeded")},
-			want:   state{desired: 3, updated: 1, available: 3, failed: true},
-		},
-		"paused": {
-			spec:   appsv1.DeploymentSpec{Replicas: ptr.To[int32](0), Paused: true},
-			status: appsv1.DeploymentStatus{ObservedGeneration: 2},
-			want:   state{complete: true, cannot: true},
-		},
+		"not observed":         {1, 3, 3, 3, progressDeadlineExceeded, "0 of 3 updated, 3 available, rolling"},
+		"none is updated":      {2, 3, 0, 3, "", "0 of 3 updated, 3 available, rolling"},
+		"old ones are left":    {2, 4, 3, 3, "", "3 of 3 updated, 3 available, rolling"},
+		"one is not available": {2, 3, 3, 2, "", "3 of 3 updated, 2 available"},
+		"complete":             {2, 3, 3, 3, "NewReplicaSetAvailable", "3 of 3 updated, 3 available, complete"},
+		"no progress":          {2, 4, 1, 3, progressDeadlineExceeded, "1 of 3 updated, 3 available, failed"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			if got := stateOf(FromDeployment(&appsv1.Deployment{ObjectMeta: metadata, Spec: tc.spec, Status: tc.status})); got != tc.want {
-				t.Errorf("got %+v, want %+v", got, tc.want)
-			}
-		})
+		status := appsv1.DeploymentStatus{ObservedGeneration: int64(tc.generation), Replicas: tc.replicas, UpdatedReplicas: tc.updated, AvailableReplicas: tc.available}
+		status.Conditions = []appsv1.DeploymentCondition{{Type: appsv1.DeploymentProgressing, Reason: tc.reason}}
+		check(t, name, FromDeployment(&appsv1.Deployment{ObjectMeta: metadata, Spec: appsv1.DeploymentSpec{Replicas: three}, Status: status}), tc.want)
 	}
+	one := &appsv1.Deployment{ObjectMeta: metadata, Status: appsv1.DeploymentStatus{ObservedGeneration: 2, Replicas: 1, UpdatedReplicas: 1, AvailableReplicas: 1}}
+	check(t, "one replica by default", FromDeployment(one), "1 of 1 updated, 1 available, complete")
+	one.Spec.Paused = true
+	check(t, "paused", FromDeployment(one), "1 of 1 updated, 1 available, complete, cannot be restarted")
 }
 
 func TestStatefulSet(t *testing.T) {
-	rollingUpdate := func(partition int32) appsv1.StatefulSetUpdateStrategy {
-		return appsv1.StatefulSetUpdateStrategy{RollingUpdate: &appsv1.RollingUpdateStatefulSetStrategy{Partition: &partition}}
-	}
+	three := ptr.To[int32](3)
 	for name, tc := range map[string]struct {
-		spec   appsv1.StatefulSetSpec
-		status appsv1.StatefulSetStatus
-		want   state
+		generation, partition, updated, ready int32
+		want                                  string
 	}{
-		"not observed": {
-			spec:   appsv1.StatefulSetSpec{Replicas: ptr.To[int32](3), UpdateStrategy: rollingUpdate(0)},
-			status: appsv1.StatefulSetStatus{ObservedGeneration: 1, UpdatedReplicas: 3, ReadyReplicas: 3},
-			want:   state{desired: 3, available: 3, rolling: true},
-		},
-		"one is updated": {
-			spec:   appsv1.StatefulSetSpec{Replicas: ptr.To[int32](3), UpdateStrategy: rollingUpdate(0)},
-			status: appsv1.StatefulSetStatus{ObservedGeneration: 2, UpdatedReplicas: 1, ReadyReplicas: 3},
-			want:   state{desired: 3, updated: 1, available: 3, rolling: true},
-		},
-		"one is not ready": {
-			spec:   appsv1.StatefulSetSpec{Replicas: ptr.To[int32](3), UpdateStrategy: rollingUpdate(0)},
-			status: appsv1.StatefulSetStatus{ObservedGeneration: 2, UpdatedReplicas: 3, ReadyReplicas: 2},
-			want:   state{desired: 3, updated: 3, available: 2},
-		},
-		"complete": {
-			spec:   appsv1.StatefulSetSpec{Replicas: ptr.To[int32](3), UpdateStrategy: rollingUpdate(0)},
-			status: appsv1.StatefulSetStatus{ObservedGeneration: 2, UpdatedReplicas: 3, ReadyReplicas: 3},
-			want:   state{desired: 3, updated: 3, available: 3, complete: true},
-		},
-		"complete up to the partition": {
-			spec:   appsv1.StatefulSetSpec{Replicas: ptr.To[int32](3), UpdateStrategy: rollingUpdate(2)},
-			status: appsv1.StatefulSetStatus{ObservedGeneration: 2, UpdatedReplicas: 1, ReadyReplicas: 3},
-			want:   state{desired: 1, updated: 1, available: 3, complete: true},
-		},
-		"one below the partition is not ready": {
-			spec:   appsv1.StatefulSetSpec{Replicas: ptr.To[int32](3), UpdateStrategy: rollingUpdate(2)},
-			status: appsv1.StatefulSetStatus{ObservedGeneration: 2, UpdatedReplicas: 1, ReadyReplicas: 2},
-			want:   state{desired: 1, updated: 1, available: 2},
-		},
-		"the partition leaves nothing to restart": {
-			spec:   appsv1.StatefulSetSpec{Replicas: ptr.To[int32](3), UpdateStrategy: rollingUpdate(4)},
-			status: appsv1.StatefulSetStatus{ObservedGeneration: 2, ReadyReplicas: 3},
-			want:   state{available: 3, complete: true},
-		},
-		"two revisions without a strategy": {
-			spec:   appsv1.StatefulSetSpec{Replicas: ptr.To[int32](3)},
-			status: appsv1.StatefulSetStatus{ObservedGeneration: 2, UpdatedReplicas: 3, ReadyReplicas: 3, CurrentRevision: "a", UpdateRevision: "b"},
-			want:   state{desired: 3, updated: 3, available: 3},
-		},
-		"OnDelete": {
-			spec:   appsv1.StatefulSetSpec{UpdateStrategy: appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType}},
-			status: appsv1.StatefulSetStatus{ObservedGeneration: 2, UpdatedReplicas: 1, ReadyReplicas: 1},
-			want:   state{desired: 1, updated: 1, available: 1, complete: true, cannot: true},
-		},
+		"not observed":                            {1, 0, 3, 3, "0 of 3 updated, 3 available, rolling"},
+		"one is updated":                          {2, 0, 1, 3, "1 of 3 updated, 3 available, rolling"},
+		"one is not ready":                        {2, 0, 3, 2, "3 of 3 updated, 2 available"},
+		"complete":                                {2, 0, 3, 3, "3 of 3 updated, 3 available, complete"},
+		"complete up to the partition":            {2, 2, 1, 3, "1 of 1 updated, 3 available, complete"},
+		"one below the partition is not ready":    {2, 2, 1, 2, "1 of 1 updated, 2 available"},
+		"the partition leaves nothing to restart": {2, 4, 0, 3, "0 of 0 updated, 3 available, complete"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			if got := stateOf(FromStatefulSet(&appsv1.StatefulSet{ObjectMeta: metadata, Spec: tc.spec, Status: tc.status})); got != tc.want {
-				t.Errorf("got %+v, want %+v", got, tc.want)
-			}
-		})
+		set := &appsv1.StatefulSet{ObjectMeta: metadata, Spec: appsv1.StatefulSetSpec{Replicas: three}}
+		set.Spec.UpdateStrategy.RollingUpdate = &appsv1.RollingUpdateStatefulSetStrategy{Partition: &tc.partition}
+		set.Status = appsv1.StatefulSetStatus{ObservedGeneration: int64(tc.generation), UpdatedReplicas: tc.updated, ReadyReplicas: tc.ready}
+		check(t, name, FromStatefulSet(set), tc.want)
 	}
+	set := &appsv1.StatefulSet{ObjectMeta: metadata, Status: appsv1.StatefulSetStatus{ObservedGeneration: 2, UpdatedReplicas: 1, ReadyReplicas: 1}}
+	set.Spec.UpdateStrategy.Type = appsv1.OnDeleteStatefulSetStrategyType
+	check(t, "OnDelete, one replica by default", FromStatefulSet(set), "1 of 1 updated, 1 available, complete, cannot be restarted")
+	set.Spec.UpdateStrategy.Type, set.Status.CurrentRevision, set.Status.UpdateRevision = "", "a", "b"
+	check(t, "two revisions without a strategy", FromStatefulSet(set), "1 of 1 updated, 1 available")
 }
 
 func TestDaemonSet(t *testing.T) {
 	for name, tc := range map[string]struct {
-		strategy appsv1.DaemonSetUpdateStrategyType
-		status   appsv1.DaemonSetStatus
-		want     state
+		generation, updated, available int32
+		want                           string
 	}{
-		"not observed": {
-			status: appsv1.DaemonSetStatus{ObservedGeneration: 1, DesiredNumberScheduled: 3, UpdatedNumberScheduled: 3, NumberAvailable: 3},
-			want:   state{desired: 3, available: 3, rolling: true},
-		},
-		"one is updated": {
-			status: appsv1.DaemonSetStatus{ObservedGeneration: 2, DesiredNumberScheduled: 3, UpdatedNumberScheduled: 1, NumberAvailable: 3},
-			want:   state{desired: 3, updated: 1, available: 3, rolling: true},
-		},
-		"one is not available": {
-			status: appsv1.DaemonSetStatus{ObservedGeneration: 2, DesiredNumberScheduled: 3, UpdatedNumberScheduled: 3, NumberAvailable: 2},
-			want:   state{desired: 3, updated: 3, available: 2},
-		},
-		"complete": {
-			status: appsv1.DaemonSetStatus{ObservedGeneration: 2, DesiredNumberScheduled: 3, UpdatedNumberScheduled: 3, NumberAvailable: 3},
-			want:   state{desired: 3, updated: 3, available: 3, complete: true},
-		},
-		"OnDelete": {
-			strategy: appsv1.OnDeleteDaemonSetStrategyType,
-			status:   appsv1.DaemonSetStatus{ObservedGeneration: 2},
-			want:     state{complete: true, cannot: true},
-		},
+		"not observed":         {1, 3, 3, "0 of 3 updated, 3 available, rolling"},
+		"one is updated":       {2, 1, 3, "1 of 3 updated, 3 available, rolling"},
+		"one is not available": {2, 3, 2, "3 of 3 updated, 2 available"},
+		"complete":             {2, 3, 3, "3 of 3 updated, 3 available, complete"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			daemonSet := &appsv1.DaemonSet{ObjectMeta: metadata, Status: tc.status}
-			daemonSet.Spec.UpdateStrategy.Type = tc.strategy
-			if got := stateOf(FromDaemonSet(daemonSet)); got != tc.want {
-				t.Errorf("got %+v, want %+v", got, tc.want)
-			}
-		})
+		status := appsv1.DaemonSetStatus{ObservedGeneration: int64(tc.generation), DesiredNumberScheduled: 3, UpdatedNumberScheduled: tc.updated, NumberAvailable: tc.available}
+		set := &appsv1.DaemonSet{ObjectMeta: metadata, Status: status}
+		check(t, name, FromDaemonSet(set), tc.want)
+		set.Spec.UpdateStrategy.Type = appsv1.OnDeleteDaemonSetStrategyType
+		check(t, name+", OnDelete", FromDaemonSet(set), tc.want+", cannot be restarted")
 	}
 }
 
@@ -211,13 +127,9 @@ func TestProgress(t *testing.T) {
 	deployment := &appsv1.Deployment{ObjectMeta: metadata, Status: appsv1.DeploymentStatus{ObservedGeneration: 2, Conditions: []appsv1.DeploymentCondition{
 		{Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue, Message: "exceeded quota"},
 	}}}
-	if got, want := FromDeployment(deployment).Progress(), "0 of 1 updated, 0 available; exceeded quota"; got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
+	check(t, "refused", FromDeployment(deployment), "0 of 1 updated, 0 available; exceeded quota, rolling")
 	deployment.Status.Conditions[0].Status = corev1.ConditionFalse
-	if got, want := FromDeployment(deployment).Progress(), "0 of 1 updated, 0 available"; got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
+	check(t, "no longer", FromDeployment(deployment), "0 of 1 updated, 0 available, rolling")
 }
 
 func TestRestartedAt(t *testing.T) {
@@ -230,12 +142,10 @@ func TestRestartedAt(t *testing.T) {
 		"in another zone": {value: "2026-12-24T11:12:00+01:00", want: &instant},
 		"not a time":      {value: "yes"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			template := &corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{AnnotationRestartedAt: tc.value}}}
-			got := newTarget(v1alpha1.RestartDeployment, &metadata, template)
-			if diff := cmp.Diff(tc.want, got.RestartedAt); diff != "" || got.Annotation != tc.value {
-				t.Errorf("annotation %q (-want +got)\n%s", got.Annotation, diff)
-			}
-		})
+		template := &corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{AnnotationRestartedAt: tc.value}}}
+		got := newTarget(v1alpha1.RestartDeployment, &metadata, template)
+		if diff := cmp.Diff(tc.want, got.RestartedAt); diff != "" || got.Annotation != tc.value {
+			t.Errorf("%s: annotation %q (-want +got)\n%s", name, got.Annotation, diff)
+		}
 	}
 }
