@@ -22,7 +22,6 @@ import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -37,46 +36,31 @@ func blockedBy(reason, message string) func(*v1alpha1.At) {
 
 func held(child *v1alpha1.At) { child.Spec.Suspend = ptr.To(true) }
 
+// TestBlockedNodes covers what the status of a run on nodes says of what blocks it.
 func TestBlockedNodes(t *testing.T) {
-	refused := blockedBy(v1alpha1.ReasonPodRefused, "exceeded quota")
-	var twelve []*v1alpha1.At
-	named := make([]string, maxNamedNodes)
+	var twelve []string
 	for i := range 12 {
-		twelve = append(twelve, newChildOn(fmt.Sprintf("n%02d", 11-i), refused))
+		twelve = append(twelve, fmt.Sprintf("n%02d refused", 11-i))
 	}
-	for i := range named {
-		named[i] = fmt.Sprintf("n%02d (PodRefused: exceeded quota)", i)
-	}
-	for name, tc := range map[string]struct {
-		children []*v1alpha1.At
-		want     string
-	}{
-		"none":           {[]*v1alpha1.At{newChildOn("a"), newChildOn("b")}, ""},
-		"one of three":   {[]*v1alpha1.At{newChildOn("a"), newChildOn("b", refused), newChildOn("c")}, "It is blocked on 1 of 3 nodes: b (PodRefused: exceeded quota)."},
-		"one that waits": {[]*v1alpha1.At{newChildOn("a"), newChildOn("b", refused, held)}, ""},
-		"one that has a Pod": {[]*v1alpha1.At{newChildOn("a", blockedBy(v1alpha1.ReasonImagePullFailed, "no"), func(child *v1alpha1.At) {
-			child.Status.Phase = v1alpha1.PhaseRunning
-		})}, "It is blocked on 1 of 1 nodes: a (ImagePullFailed: no)."},
+	long := children("a")
+	blockedBy(v1alpha1.ReasonPodRefused, strings.Repeat("x", 300))(long[0])
+	testDecide(t, map[string]decideCase{
+		"one of three":       {at: counted(nodes(3, 0, 0, 0)), children: children("a", "b refused", "c"), want: "says : It is blocked on 1 of 3 nodes: b (PodRefused: quota)."},
+		"one that waits":     {at: counted(nodes(1, 1, 0, 0), oneAtATime), children: children("a", "b held refused"), want: "nothing"},
+		"one that has a Pod": {at: counted(nodes(1, 0, 0, 0)), children: children("a running refused"), want: "says : It is blocked on 1 of 1 nodes: a (PodRefused: quota)."},
 		"in addition to a failed one": {
-			[]*v1alpha1.At{newEndedChild("a", v1alpha1.ReasonCommandFailed, "no"), newChildOn("b", refused)},
-			"It failed on 1 of 2 nodes: a (CommandFailed: no). It is blocked on 1 of 2 nodes: b (PodRefused: exceeded quota).",
+			at: counted(nodes(1, 0, 0, 1)), children: children("a failed", "b refused"),
+			want: "says : It failed on 1 of 2 nodes: a (CommandFailed: exit code 1). It is blocked on 1 of 2 nodes: b (PodRefused: quota).",
 		},
-		"a long message": {[]*v1alpha1.At{newChildOn("a", blockedBy("PodRefused", strings.Repeat("x", 300)))}, "It is blocked on 1 of 1 nodes: a (PodRefused: " + strings.Repeat("x", 188) + "…)."},
-		"very many":      {twelve, "It is blocked on 12 of 12 nodes: " + strings.Join(named, ", ") + ", 2 more."},
-	} {
-		t.Run(name, func(t *testing.T) {
-			at := newAt(withNodes(&v1alpha1.AtNodesStatus{Desired: int32(len(tc.children)), StartTime: &metav1.Time{Time: due}}))
-			at.Spec.Nodes.MaxConcurrent = ptr.To(intstr.FromInt32(1)) // The next one waits.
-			d := newView(World{At: at, Children: tc.children, Now: now}).decideProgress()
-			if d.Status == nil || d.Status.Message != tc.want || d.Status.Reason != "" || len(d.Events) > 0 {
-				t.Fatalf("status %+v, events %v; want the message %q alone", d.Status, d.Events, tc.want)
-			}
-			at.Status = *d.Status
-			if d := newView(World{At: at, Children: tc.children, Now: now}).decideProgress(); d.Status != nil {
-				t.Errorf("the status is written again: %+v", d.Status)
-			}
-		})
-	}
+		"a long message": {
+			at: counted(nodes(1, 0, 0, 0)), children: long,
+			want: "says : It is blocked on 1 of 1 nodes: a (PodRefused: " + strings.Repeat("x", 188) + "…).",
+		},
+		"very many": {
+			at: counted(nodes(12, 0, 0, 0)), children: children(twelve...),
+			want: "says : It is blocked on 12 of 12 nodes: n00 (PodRefused: quota), n01 (PodRefused: quota), n02 (PodRefused: quota), n03 (PodRefused: quota), n04 (PodRefused: quota), n05 (PodRefused: quota), n06 (PodRefused: quota), n07 (PodRefused: quota), n08 (PodRefused: quota), n09 (PodRefused: quota), 2 more.",
+		},
+	})
 }
 
 func TestConcernsParent(t *testing.T) {

@@ -96,14 +96,14 @@ func TestCombinations(t *testing.T) {
 
 	scenarios := map[string]map[string]scenario{
 		"activeDeadlineSeconds + backoffLimit": {
-			"an attempt that would start too late is not made": {run, newPod(corev1.PodFailed), untilCreated, "DONE Failed/PodFailed"},
+			"an attempt that would start too late is not made": {run, failedPod(), untilCreated, "DONE Failed/PodFailed"},
 			"the limit is for all attempts together":           {waits, nil, untilCreated + 10*time.Second, "DONE Failed/DeadlineExceeded"},
 		},
 		"activeDeadlineSeconds + command": {
-			"the command is stopped": {run, newPod(corev1.PodRunning), untilCreated + 10*time.Second, "FailureTarget/DeadlineExceeded"},
+			"the command is stopped": {run, runningPod(), untilCreated + 10*time.Second, "FailureTarget/DeadlineExceeded"},
 		},
 		"activeDeadlineSeconds + node": {
-			"the command is stopped": {run, newPod(corev1.PodRunning), untilCreated + 10*time.Second, "FailureTarget/DeadlineExceeded"},
+			"the command is stopped": {run, runningPod(), untilCreated + 10*time.Second, "FailureTarget/DeadlineExceeded"},
 		},
 		"activeDeadlineSeconds + nodes": {
 			"the limit applies to each node": {chosen, nil, 0, `create Ats example-at-n1 example-at-n2: {"schedule":"2026-12-24T10:12:00Z","command":"echo YAY","node":"n1","activeDeadlineSeconds":10}`},
@@ -111,21 +111,21 @@ func TestCombinations(t *testing.T) {
 		},
 		"activeDeadlineSeconds + startingDeadlineSeconds": {
 			"before the start, only startingDeadlineSeconds counts": {pending, nil, 4 * time.Second, "DONE Failed/StartingDeadlineExceeded"},
-			"after the start, only activeDeadlineSeconds counts":    {run, newPod(corev1.PodRunning), 4 * time.Second, "wait 6.01s"},
+			"after the start, only activeDeadlineSeconds counts":    {run, runningPod(), 4 * time.Second, "wait 6.01s"},
 		},
 		"activeDeadlineSeconds + suspend": {
-			"a running command is stopped anyway":  {runHeld, newPod(corev1.PodRunning), untilCreated + 10*time.Second, "FailureTarget/DeadlineExceeded"},
+			"a running command is stopped anyway":  {runHeld, runningPod(), untilCreated + 10*time.Second, "FailureTarget/DeadlineExceeded"},
 			"between attempts, the time continues": {waitsHeld, nil, untilCreated + 10*time.Second, "DONE Failed/DeadlineExceeded"},
 			"before the start, it does not":        {held, nil, time.Hour, "nothing"},
 		},
 		"activeDeadlineSeconds + template": {
-			"the template's own limit applies to each attempt": {run, newPod(corev1.PodFailed, func(pod *corev1.Pod) { pod.Status.Reason = "DeadlineExceeded" }), 5 * time.Second, "DONE Failed/DeadlineExceeded"},
+			"the template's own limit applies to each attempt": {run, failedPod(func(pod *corev1.Pod) { pod.Status.Reason = "DeadlineExceeded" }), 5 * time.Second, "DONE Failed/DeadlineExceeded"},
 		},
 		"activeDeadlineSeconds + timeZone": {
-			"seconds are seconds": {run, newPod(corev1.PodRunning), untilCreated + 10*time.Second, "FailureTarget/DeadlineExceeded"},
+			"seconds are seconds": {run, runningPod(), untilCreated + 10*time.Second, "FailureTarget/DeadlineExceeded"},
 		},
 		"activeDeadlineSeconds + ttlSecondsAfterFinished": {
-			"activeDeadlineSeconds ends the run":           {run, newPod(corev1.PodRunning), time.Minute, "FailureTarget/DeadlineExceeded"},
+			"activeDeadlineSeconds ends the run":           {run, runningPod(), time.Minute, "FailureTarget/DeadlineExceeded"},
 			"ttlSecondsAfterFinished counts from that end": {end, nil, 29 * time.Second, "wait 1s"},
 		},
 		"backoffLimit + command": {
@@ -150,7 +150,7 @@ func TestCombinations(t *testing.T) {
 			"the zone is for the first attempt": {waits, nil, 20 * time.Second, "create example-at-pod-1: image /bin/sh -c echo YAY"},
 		},
 		"backoffLimit + ttlSecondsAfterFinished": {
-			"a failed attempt followed by another is not the end": {run, newPod(corev1.PodFailed), time.Minute, "next attempt in 10s"},
+			"a failed attempt followed by another is not the end": {run, failedPod(), time.Minute, "next attempt in 10s"},
 		},
 		"command + node": {
 			"it runs there": {pending, nil, 0, "create example-at-pod: image /bin/sh -c echo YAY on n1"},
@@ -210,7 +210,7 @@ func TestCombinations(t *testing.T) {
 			"the rollout is no longer followed": {restarting, nil, 10 * time.Second, "DONE Failed/DeadlineExceeded"},
 		},
 		"activeDeadlineSeconds + rehearse": {
-			"the limit counts from the run, not from its rehearsal": {run, newPod(corev1.PodRunning), 4 * time.Second, "wait 6.01s"},
+			"the limit counts from the run, not from its rehearsal": {run, runningPod(), 4 * time.Second, "wait 6.01s"},
 		},
 		"backoffLimit + rehearse": {
 			"a rehearsal is no attempt": {foreseen, nil, 0, "create example-at-pod: image /bin/sh -c echo YAY"},

@@ -73,23 +73,23 @@ func TestDecideRestarts(t *testing.T) {
 	at := func(limit int32) *v1alpha1.At { return newAt(withStatus(running1), withBackoffLimit(limit)) }
 	testDecide(t, map[string]decideCase{
 		"the command has failed and runs again: reported": {
-			at: at(2), pod: newPod(corev1.PodRunning, withContainers(restarted("command", 1, 1, "mail"))),
+			at: at(2), pod: runningPod(withContainers(restarted("command", 1, 1, "mail"))),
 			want: "Blocked ContainerRestarting: Attempt 1 of 3 failed, and the node restarts container command in Pod example-at-pod: The command ended with exit code 1. Message: mail; Warning ContainerRestarting",
 		},
 		"the command has failed and waits for its restart: reported": {
-			at: at(2), pod: newPod(corev1.PodRunning, withContainers(backingOff(restarted("command", 0, 1, "mail")))),
+			at: at(2), pod: runningPod(withContainers(backingOff(restarted("command", 0, 1, "mail")))),
 			want: "Blocked ContainerRestarting: Attempt 1 of 3 failed, and the node restarts container command in Pod example-at-pod: The command ended with exit code 1. Message: mail; Warning ContainerRestarting",
 		},
 		"reported already: not written again": {
-			at: newAt(withStatus(running(corev1.PodRunning, restartingCondition(first))), withBackoffLimit(2)), pod: newPod(corev1.PodRunning, withContainers(restarted("command", 1, 1, "mail"))),
+			at: newAt(withStatus(running(corev1.PodRunning, restartingCondition(first))), withBackoffLimit(2)), pod: runningPod(withContainers(restarted("command", 1, 1, "mail"))),
 			want: "wait 1m0s",
 		},
 		"it fails again, with other words: the message is written, without an event": {
-			at: newAt(withStatus(running(corev1.PodRunning, restartingCondition(first))), withBackoffLimit(3)), pod: newPod(corev1.PodRunning, withContainers(restarted("command", 2, 3, ""))),
+			at: newAt(withStatus(running(corev1.PodRunning, restartingCondition(first))), withBackoffLimit(3)), pod: runningPod(withContainers(restarted("command", 2, 3, ""))),
 			want: "Blocked ContainerRestarting: Attempt 2 of 4 failed, and the node restarts container command in Pod example-at-pod: The command ended with exit code 3.",
 		},
 		"two containers fail: their failures are added, the latest is reported": {
-			at: at(9), pod: newPod(corev1.PodRunning, withContainers(restarted("command", 2, 1, "mail"), func() corev1.ContainerStatus {
+			at: at(9), pod: runningPod(withContainers(restarted("command", 2, 1, "mail"), func() corev1.ContainerStatus {
 				other := restarted("other", 3, 4, "later")
 				other.LastTerminationState.Terminated.FinishedAt = metav1.Time{Time: now}
 				return other
@@ -97,15 +97,15 @@ func TestDecideRestarts(t *testing.T) {
 			want: "Blocked ContainerRestarting: Attempt 5 of 10 failed, and the node restarts container other in Pod example-at-pod: Container other ended with exit code 4. Message: later; Warning ContainerRestarting",
 		},
 		"earlier attempts count, too: stopped": {
-			at: newAt(withStatus(*secondRunning(corev1.PodRunning)), withBackoffLimit(1)), pod: newPod(corev1.PodRunning, second, withContainers(restarted("command", 1, 1, ""))),
+			at: newAt(withStatus(*secondRunning(corev1.PodRunning)), withBackoffLimit(1)), pod: runningPod(second, withContainers(restarted("command", 1, 1, ""))),
 			want: "ExitCode=1; FailureTarget CommandFailed: Attempt 2 of 2 failed: The command ended with exit code 1.",
 		},
 		"the command fails as often as allowed, and waits for its restart: stopped": {
-			at: at(2), pod: newPod(corev1.PodRunning, withContainers(backingOff(restarted("command", 2, 1, "mail")))),
+			at: at(2), pod: runningPod(withContainers(backingOff(restarted("command", 2, 1, "mail")))),
 			want: "ExitCode=1; FailureTarget CommandFailed: Attempt 3 of 3 failed: The command ended with exit code 1. Message: mail",
 		},
 		"the command fails as often as allowed, and its node does not yet say that it restarts it: stopped": {
-			at: at(1), pod: newPod(corev1.PodRunning, withContainers(func() corev1.ContainerStatus {
+			at: at(1), pod: runningPod(withContainers(func() corev1.ContainerStatus {
 				status := restarted("command", 1, 1, "mail")
 				status.State = exited("command", 2, "Error", "later").State
 				return status
@@ -113,17 +113,17 @@ func TestDecideRestarts(t *testing.T) {
 			want: "ExitCode=2; FailureTarget CommandFailed: Attempt 2 of 2 failed: The command ended with exit code 2. Message: later",
 		},
 		"a container fails that its node does not restart: waited for": {
-			at: at(1), pod: newPod(corev1.PodRunning, withContainers(exited("command", 2, "Error", ""), runs("other")), func(pod *corev1.Pod) {
+			at: at(1), pod: runningPod(withContainers(exited("command", 2, "Error", ""), runs("other")), func(pod *corev1.Pod) {
 				pod.Status.ContainerStatuses[0].State.Terminated.FinishedAt = metav1.Time{Time: endTime}
 			}),
 			want: "wait 1m0s",
 		},
 		"restarted although no retry is allowed, for example by a webhook: stopped": {
-			at: at(0), pod: newPod(corev1.PodRunning, withContainers(restarted("command", 1, 1, ""))),
+			at: at(0), pod: runningPod(withContainers(restarted("command", 1, 1, ""))),
 			want: "ExitCode=1; FailureTarget CommandFailed: The command ended with exit code 1.",
 		},
 		"out of memory: stopped with that reason": {
-			at: at(0), pod: newPod(corev1.PodRunning, withContainers(func() corev1.ContainerStatus {
+			at: at(0), pod: runningPod(withContainers(func() corev1.ContainerStatus {
 				status := restarted("command", 1, 137, "")
 				status.LastTerminationState.Terminated.Reason = v1alpha1.ReasonOOMKilled
 				return status
@@ -131,25 +131,25 @@ func TestDecideRestarts(t *testing.T) {
 			want: "ExitCode=137; FailureTarget OOMKilled: The command ended with exit code 137: it used more memory than its container's limit.",
 		},
 		"an init container fails too often: stopped": {
-			at: at(1), pod: newPod(corev1.PodRunning, withInitContainers(backingOff(restarted("clone", 1, 128, "no such repository")))),
+			at: at(1), pod: runningPod(withInitContainers(backingOff(restarted("clone", 1, 128, "no such repository")))),
 			want: "FailureTarget PodFailed: Attempt 2 of 2 failed: Container clone ended with exit code 128. Message: no such repository",
 		},
 		"its status was lost: stopped": {
-			at: at(0), pod: newPod(corev1.PodRunning, withContainers(corev1.ContainerStatus{Name: "command", RestartCount: 1})),
+			at: at(0), pod: runningPod(withContainers(corev1.ContainerStatus{Name: "command", RestartCount: 1})),
 			want: "FailureTarget CommandFailed: The command ended with an unknown exit code.",
 		},
 		"restarted while there was no controller: stopped, with the number": {
-			at: at(1), pod: newPod(corev1.PodRunning, withContainers(restarted("command", 7, 1, ""))),
+			at: at(1), pod: runningPod(withContainers(restarted("command", 7, 1, ""))),
 			want: "ExitCode=1; FailureTarget CommandFailed: 7 attempts failed: The command ended with exit code 1.",
 		},
-		"an init container succeeds again, because all containers are restarted: no failure": {at: at(1), pod: newPod(corev1.PodRunning, withInitContainers(restarted("clone", 3, 0, ""))), want: "wait 1m0s"},
-		"a sidecar is restarted: no failure":                                                 {at: at(0), pod: newPod(corev1.PodRunning, withSidecar(5)), want: "wait 1m0s"},
+		"an init container succeeds again, because all containers are restarted: no failure": {at: at(1), pod: runningPod(withInitContainers(restarted("clone", 3, 0, ""))), want: "wait 1m0s"},
+		"a sidecar is restarted: no failure":                                                 {at: at(0), pod: runningPod(withSidecar(5)), want: "wait 1m0s"},
 		"being stopped: deleted": {
-			at: newAt(withStatus(*stoppedBecause(v1alpha1.ReasonCommandFailed, "words", ptr.To[int32](1)))), pod: newPod(corev1.PodRunning, withContainers(restarted("command", 1, 1, ""))),
+			at: newAt(withStatus(*stoppedBecause(v1alpha1.ReasonCommandFailed, "words", ptr.To[int32](1)))), pod: runningPod(withContainers(restarted("command", 1, 1, ""))),
 			want: "DeletePod example-at-pod; wait 1m0s",
 		},
 		"stopped while it ran again: ends with the failure, not with the signal": {
-			at: newAt(withStatus(*stoppedBecause(v1alpha1.ReasonCommandFailed, "words", ptr.To[int32](1)))), pod: newPod(corev1.PodFailed, deleted, withContainers(func() corev1.ContainerStatus {
+			at: newAt(withStatus(*stoppedBecause(v1alpha1.ReasonCommandFailed, "words", ptr.To[int32](1)))), pod: failedPod(deleted, withContainers(func() corev1.ContainerStatus {
 				status := restarted("command", 1, 1, "mail")
 				status.State = exited("command", 137, "Error", "").State
 				return status
@@ -157,7 +157,7 @@ func TestDecideRestarts(t *testing.T) {
 			want: "Phase=DONE; CompletionTime=10:12:03; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:04; Failed CommandFailed: words; says CommandFailed: mail; Warning CommandFailed",
 		},
 		"succeeds in the end": {
-			at: at(2), pod: newPod(corev1.PodSucceeded, withContainers(func() corev1.ContainerStatus {
+			at: at(2), pod: succeededPod(withContainers(func() corev1.ContainerStatus {
 				status := restarted("command", 1, 1, "mail")
 				status.State = finished(endTime, 0).State
 				return status
@@ -165,7 +165,7 @@ func TestDecideRestarts(t *testing.T) {
 			want: "Phase=DONE; ExitCode=0; CompletionTime=10:12:03; Pod.Phase=Succeeded; Complete Completed: The command ended with exit code 0.; Normal Completed",
 		},
 		"its Pod fails after a restart: that restart was a retry": {
-			at: at(1), pod: newPod(corev1.PodFailed, withContainers(func() corev1.ContainerStatus {
+			at: at(1), pod: failedPod(withContainers(func() corev1.ContainerStatus {
 				status := restarted("command", 1, 1, "mail")
 				status.State = finished(endTime, 2).State
 				return status
@@ -173,7 +173,7 @@ func TestDecideRestarts(t *testing.T) {
 			want: "Phase=DONE; ExitCode=2; CompletionTime=10:12:03; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:04; Failed CommandFailed: The command ended with exit code 2.; Warning CommandFailed",
 		},
 		"success, although a process used too much memory: said": {
-			at: newAt(withStatus(running1)), pod: newPod(corev1.PodSucceeded, withContainers(exited("command", 0, v1alpha1.ReasonOOMKilled, ""))),
+			at: newAt(withStatus(running1)), pod: succeededPod(withContainers(exited("command", 0, v1alpha1.ReasonOOMKilled, ""))),
 			want: "Phase=DONE; ExitCode=0; CompletionTime=10:12:04; Pod.Phase=Succeeded; Complete Completed: The command ended with exit code 0. A process in its container was killed: it used more memory than the container's limit.; says Completed: A process in its container was killed: it used more memory than the container's limit.; Normal Completed",
 		},
 	})
@@ -191,13 +191,13 @@ func TestDecideSidecar(t *testing.T) {
 	status := running(corev1.PodRunning)
 	late := endTime.Add(Grace)
 	testDecide(t, map[string]decideCase{
-		"the command has ended a moment ago: waited for": {at: newAt(withStatus(status)), pod: newPod(corev1.PodRunning, command), now: late.Add(-1), want: "wait 1m0s"},
+		"the command has ended a moment ago: waited for": {at: newAt(withStatus(status)), pod: runningPod(command), now: late.Add(-1), want: "wait 1m0s"},
 		"the command has ended a minute ago: reported": {
-			at: newAt(withStatus(status)), pod: newPod(corev1.PodRunning, command), now: late,
+			at: newAt(withStatus(status)), pod: runningPod(command), now: late,
 			want: "Blocked SidecarRunning: The command ended with exit code 3, but container proxy still runs, so Pod example-at-pod does not end. A container in initContainers with restartPolicy Always is stopped when the command ends. Message: no such host; Warning SidecarRunning",
 		},
 		"the Pod is being deleted: no longer reported": {
-			at: newAt(withStatus(running(corev1.PodRunning, blocked(earlier, v1alpha1.ReasonSidecarRunning, message)))), pod: newPod(corev1.PodRunning, command, deleted), now: late,
+			at: newAt(withStatus(running(corev1.PodRunning, blocked(earlier, v1alpha1.ReasonSidecarRunning, message)))), pod: runningPod(command, deleted), now: late,
 			want: "no Blocked",
 		},
 	})
@@ -206,7 +206,7 @@ func TestDecideSidecar(t *testing.T) {
 // TestWantsPodEvent covers when the events of a Pod are read whose command does not start, while a
 // sidecar runs.
 func TestWantsPodEvent(t *testing.T) {
-	notStarting := newPod(corev1.PodPending, withSidecar(0), withContainers(waits("command", "PodInitializing", "")))
+	notStarting := pendingPod(withSidecar(0), withContainers(waits("command", "PodInitializing", "")))
 	world := World{At: newAt(withStatus(running(corev1.PodPending))), Pods: podsOf(notStarting)}
 	for age, want := range map[time.Duration]*corev1.Pod{EventDelay - 1: nil, EventDelay: notStarting} {
 		world.Now = created.Add(age)
@@ -249,47 +249,47 @@ func TestDecideNotStarted(t *testing.T) {
 	}
 	testDecide(t, map[string]decideCase{
 		"its node refused it: created again, although there are no retries": {
-			at: at(), pod: newPod(corev1.PodFailed, refused),
+			at: at(), pod: failedPod(refused),
 			want: "Pod.Phase=Failed; Pod.StartTime=10:12:00; NotStarted=1; LastFailureTime=10:12:04; NextAttemptTime=10:12:14; Blocked PodNotStarted: Pod example-at-pod did not start, the next is due at 2026-12-24T10:12:14Z: Pod example-at-pod failed: OutOfcpu: Pod was rejected: Node didn't have enough resource: cpu; Warning PodNotStarted",
 		},
 		"its node refused it after a restart, when it may have run: failed": {
-			at: at(), pod: newPod(corev1.PodFailed, refusedLater),
+			at: at(), pod: failedPod(refusedLater),
 			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Failed; Pod.StartTime=10:12:00; Failed=1; LastFailureTime=10:12:04; Failed PodFailed: Pod example-at-pod failed: OutOfcpu: Pod was rejected: Node didn't have enough resource: cpu; Warning PodFailed",
 		},
 		"its node refused it, but it was seen running: failed": {
-			at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodFailed, refused),
+			at: runningAt(), pod: failedPod(refused),
 			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Failed; Pod.StartTime=10:12:00; Failed=1; LastFailureTime=10:12:04; Failed PodFailed: Pod example-at-pod failed: OutOfcpu: Pod was rejected: Node didn't have enough resource: cpu; Warning PodFailed",
 		},
 		"its node was out of contact before it was evicted: failed": {
-			at: at(), pod: newPod(corev1.PodFailed, disrupted("DeletionByTaintManager", lost)),
+			at: at(), pod: failedPod(disrupted("DeletionByTaintManager", lost)),
 			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:04; Failed Evicted: Pod example-at-pod was evicted: DeletionByTaintManager; Warning Evicted",
 		},
 		"it was preempted before it started: created again": {
-			at: at(), pod: newPod(corev1.PodFailed, preempted(lost)),
+			at: at(), pod: failedPod(preempted(lost)),
 			want: "Pod.Phase=Failed; NotStarted=1; LastFailureTime=10:12:04; NextAttemptTime=10:12:14; Blocked PodNotStarted: Pod example-at-pod did not start, the next is due at 2026-12-24T10:12:14Z: Pod example-at-pod was evicted: PreemptionByScheduler; Warning PodNotStarted",
 		},
 		"it was preempted, and its container had an ID: failed": {
-			at: at(), pod: newPod(corev1.PodFailed, preempted(ran)),
+			at: at(), pod: failedPod(preempted(ran)),
 			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:04; Failed Evicted: Pod example-at-pod was evicted: PreemptionByScheduler; Warning Evicted",
 		},
 		"it was preempted, and its node has not written the end: failed": {
-			at: at(), pod: newPod(corev1.PodFailed, preempted(waits)),
+			at: at(), pod: failedPod(preempted(waits)),
 			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:04; Failed Evicted: Pod example-at-pod was evicted: PreemptionByScheduler; Warning Evicted",
 		},
 		"it was evicted while an init container ran: failed": {
-			at: at(), pod: newPod(corev1.PodFailed, preempted(waits), withInitContainers(exited("clone", 143, "Error", ""))),
+			at: at(), pod: failedPod(preempted(waits), withInitContainers(exited("clone", 143, "Error", ""))),
 			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:04; Failed Evicted: Pod example-at-pod was evicted: PreemptionByScheduler; Warning Evicted",
 		},
 		"a user deleted it before it started: failed": {
-			at: at(), pod: newPod(corev1.PodFailed, deleted, withContainers(lost)),
+			at: at(), pod: failedPod(deleted, withContainers(lost)),
 			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:04; Failed PodDeleted: Pod example-at-pod was deleted before it ended.; Warning PodDeleted",
 		},
 		"it was refused beyond the active deadline: failed": {
-			at: at(withActiveDeadline(10)), pod: newPod(corev1.PodFailed, refused),
+			at: at(withActiveDeadline(10)), pod: failedPod(refused),
 			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Failed; Pod.StartTime=10:12:00; Failed=1; LastFailureTime=10:12:04; Failed PodFailed: Pod example-at-pod failed: OutOfcpu: Pod was rejected: Node didn't have enough resource: cpu; Warning PodFailed",
 		},
 		"it was refused, and the next would be too late for the starting deadline: failed": {
-			at: at(withStartingDeadline(10)), pod: newPod(corev1.PodFailed, refused),
+			at: at(withStartingDeadline(10)), pod: failedPod(refused),
 			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Failed; Pod.StartTime=10:12:00; Failed=1; LastFailureTime=10:12:04; Failed PodFailed: Pod example-at-pod failed: OutOfcpu: Pod was rejected: Node didn't have enough resource: cpu; Warning PodFailed",
 		},
 		"the next is awaited: what kept the last one from starting stays": {

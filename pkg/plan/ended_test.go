@@ -28,73 +28,73 @@ import (
 func TestDecideEnded(t *testing.T) {
 	testDecide(t, map[string]decideCase{
 		"success": {
-			at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodSucceeded, terminated(0, "written to the termination log")),
+			at: runningAt(), pod: succeededPod(terminated(0, "written to the termination log")),
 			want: "Phase=DONE; ExitCode=0; CompletionTime=10:12:03; Pod.Phase=Succeeded; Complete Completed: The command ended with exit code 0.; says Completed: written to the termination log; Normal Completed",
 		},
 		"success, never seen before": {
-			at: newAt(), pod: newPod(corev1.PodSucceeded),
+			pod:  succeededPod(),
 			want: "Phase=DONE; ScheduledTime=10:12:00; StartTime=10:12:00.01; CompletionTime=10:12:04; Pod.Name=example-at-pod; Pod.UID=pod-uid; Pod.AtGeneration=2; Pod.Phase=Succeeded; Pod.NodeName=node; Complete Completed: The command ended with exit code 0.; Normal SuccessfulCreate: Created Pod example-at-pod; Normal Completed",
 		},
 		"failure with a message": {
-			at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodFailed, terminated(3, "no such host")),
+			at: runningAt(), pod: failedPod(terminated(3, "no such host")),
 			want: "Phase=DONE; ExitCode=3; CompletionTime=10:12:03; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:04; Failed CommandFailed: The command ended with exit code 3.; says CommandFailed: no such host; Warning CommandFailed",
 		},
 		"failure without a message": {
-			at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodFailed, terminated(1, "")),
+			at: runningAt(), pod: failedPod(terminated(1, "")),
 			want: "Phase=DONE; ExitCode=1; CompletionTime=10:12:03; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:04; Failed CommandFailed: The command ended with exit code 1.; Warning CommandFailed",
 		},
 		"failure of the Pod, not of the command": {
-			at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodFailed),
+			at: runningAt(), pod: failedPod(),
 			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:04; Failed PodFailed: Pod example-at-pod failed; Warning PodFailed",
 		},
 		"failure of another container, with a message that could pass for a log line": {
-			at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodFailed, func(pod *corev1.Pod) {
+			at: runningAt(), pod: failedPod(func(pod *corev1.Pod) {
 				pod.Status.ContainerStatuses = []corev1.ContainerStatus{exited("other", 1, "", "\x1b[2Jgone\nI1224 10:12:00.000000 all is well\n")}
 			}),
 			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:04; Failed PodFailed: Pod example-at-pod failed: container other ended with exit code 1:  [2Jgone I1224 10:12:00.000000 all is well; Warning PodFailed",
 		},
 		"the next attempt succeeds": {
-			at: newAt(withStatus(*secondRunning(corev1.PodRunning)), withBackoffLimit(2)), pod: newPod(corev1.PodSucceeded, second),
+			at: newAt(withStatus(*secondRunning(corev1.PodRunning)), withBackoffLimit(2)), pod: succeededPod(second),
 			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Succeeded; Complete Completed: The command ended with exit code 0.; Normal Completed",
 		},
 		"the last attempt fails": {
-			at: newAt(withStatus(*secondRunning(corev1.PodRunning)), withBackoffLimit(1)), pod: newPod(corev1.PodFailed, second),
+			at: newAt(withStatus(*secondRunning(corev1.PodRunning)), withBackoffLimit(1)), pod: failedPod(second),
 			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Failed; Failed=2; LastFailureTime=10:12:04; Failed PodFailed: Pod example-at-pod-1 failed; Warning PodFailed",
 		},
 		"being stopped, and failed because of it": {
-			at: newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10), withBackoffLimit(5)), pod: newPod(corev1.PodFailed, deleted, terminated(137, "")),
+			at: newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10), withBackoffLimit(5)), pod: failedPod(deleted, terminated(137, "")),
 			want: "Phase=DONE; ExitCode=137; CompletionTime=10:12:03; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:04; Failed DeadlineExceeded: The run took longer than spec.activeDeadlineSeconds (10).; Warning DeadlineExceeded",
 		},
 		"being stopped, and succeeded; the limit has changed since": {
-			at: newAt(withStatus(running(corev1.PodRunning, stopping))), pod: newPod(corev1.PodSucceeded, deleted, terminated(0, "")),
+			at: newAt(withStatus(running(corev1.PodRunning, stopping))), pod: succeededPod(deleted, terminated(0, "")),
 			want: "Phase=DONE; ExitCode=0; CompletionTime=10:12:03; Pod.Phase=Succeeded; Failed=1; LastFailureTime=10:12:04; Failed DeadlineExceeded: The run took longer than spec.activeDeadlineSeconds (10).; Warning DeadlineExceeded",
 		},
 		"about to be stopped, but succeeded first": {
-			at: newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10)), pod: newPod(corev1.PodSucceeded),
+			at: newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10)), pod: succeededPod(),
 			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Succeeded; Complete Completed: The command ended with exit code 0.; no FailureTarget; Normal Completed",
 		},
 		"about to be stopped, but failed first: no further attempt": {
-			at: newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10), withBackoffLimit(5)), pod: newPod(corev1.PodFailed),
+			at: newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10), withBackoffLimit(5)), pod: failedPod(),
 			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:04; Failed PodFailed: Pod example-at-pod failed; no FailureTarget; Warning PodFailed",
 		},
 		"deleted by a user before the active deadline, ended after it": {
-			at: newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(2)), pod: newPod(corev1.PodFailed, deleted),
+			at: runningAt(withActiveDeadline(2)), pod: failedPod(deleted),
 			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:04; Failed PodDeleted: Pod example-at-pod was deleted before it ended.; Warning PodDeleted",
 		},
 		"ended before the active deadline, seen after it": {
-			at: newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(1)), pod: newPod(corev1.PodSucceeded),
+			at: runningAt(withActiveDeadline(1)), pod: succeededPod(),
 			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Succeeded; Complete Completed: The command ended with exit code 0.; Normal Completed",
 		},
 		"the end, with a time to live: checked again": {
-			at: newAt(withStatus(running(corev1.PodRunning)), withTTL(60)), pod: newPod(corev1.PodSucceeded),
+			at: runningAt(withTTL(60)), pod: succeededPod(),
 			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Succeeded; Complete Completed: The command ended with exit code 0.; Normal Completed",
 		},
 		"the Pod is force-deleted, and its node has reported: counted": {
-			at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodSucceeded, deletedByForce(earlier)),
+			at: runningAt(), pod: succeededPod(deletedByForce(earlier)),
 			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Succeeded; Complete Completed: The command ended with exit code 0.; Normal Completed",
 		},
 		"the Pod is deleted before it has a node: it has ended": {
-			at: newAt(withStatus(running(corev1.PodPending))), pod: newPod(corev1.PodPending, deleted, func(pod *corev1.Pod) { pod.Spec.NodeName = "" }),
+			at: newAt(withStatus(running(corev1.PodPending))), pod: pendingPod(deleted, func(pod *corev1.Pod) { pod.Spec.NodeName = "" }),
 			want: "Phase=DONE; CompletionTime=10:12:04; Failed=1; LastFailureTime=10:12:04; Failed PodDeleted: Pod example-at-pod was deleted before it had a node: the command did not run.; Warning PodDeleted",
 		},
 	})
@@ -104,27 +104,27 @@ func TestDecideEnded(t *testing.T) {
 func TestDecideFailedAttempt(t *testing.T) {
 	testDecide(t, map[string]decideCase{
 		"a failed attempt, another allowed: announced": {
-			at: newAt(withStatus(running(corev1.PodRunning)), withBackoffLimit(2)), pod: newPod(corev1.PodFailed, terminated(1, "no such host")),
+			at: runningAt(withBackoffLimit(2)), pod: failedPod(terminated(1, "no such host")),
 			want: "ExitCode=1; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:04; NextAttemptTime=10:12:14; says BackOff: Attempt 1 of 3 failed, the next is due at 2026-12-24T10:12:14Z: The command ended with exit code 1. Message: no such host; Warning CommandFailed: Attempt 1 of 3 failed, the next is due at 2026-12-24T10:12:14Z: The command ended with exit code 1.",
 		},
 		"a failed attempt, never seen before, at a fraction of a second": {
-			at: newAt(withBackoffLimit(2)), pod: newPod(corev1.PodFailed, terminated(1, "no such host")), now: now.Add(1),
+			at: newAt(withBackoffLimit(2)), pod: failedPod(terminated(1, "no such host")), now: now.Add(1),
 			want: "Phase=RUNNING; ExitCode=1; ScheduledTime=10:12:00; StartTime=10:12:00.01; Pod.Name=example-at-pod; Pod.UID=pod-uid; Pod.AtGeneration=2; Pod.Phase=Failed; Pod.NodeName=node; Failed=1; LastFailureTime=10:12:04.000000001; NextAttemptTime=10:12:15; says BackOff: Attempt 1 of 3 failed, the next is due at 2026-12-24T10:12:15Z: The command ended with exit code 1. Message: no such host; Normal SuccessfulCreate: Created Pod example-at-pod; Warning CommandFailed: Attempt 1 of 3 failed, the next is due at 2026-12-24T10:12:15Z: The command ended with exit code 1.",
 		},
 		"a failed attempt, very many others allowed": {
-			at: newAt(withStatus(running(corev1.PodRunning)), withBackoffLimit(math.MaxInt32)), pod: newPod(corev1.PodFailed, terminated(1, "no such host")),
+			at: runningAt(withBackoffLimit(math.MaxInt32)), pod: failedPod(terminated(1, "no such host")),
 			want: "ExitCode=1; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:04; NextAttemptTime=10:12:14; says BackOff: Attempt 1 of 2147483648 failed, the next is due at 2026-12-24T10:12:14Z: The command ended with exit code 1. Message: no such host; Warning CommandFailed: Attempt 1 of 2147483648 failed, the next is due at 2026-12-24T10:12:14Z: The command ended with exit code 1.",
 		},
 		"a failed attempt, evicted, another allowed": {
-			at: newAt(withStatus(running(corev1.PodRunning)), withBackoffLimit(1)), pod: newPod(corev1.PodFailed, deleted, terminated(1, "no such host"), func(pod *corev1.Pod) { pod.Status.Reason = "Evicted" }),
+			at: runningAt(withBackoffLimit(1)), pod: failedPod(deleted, terminated(1, "no such host"), func(pod *corev1.Pod) { pod.Status.Reason = "Evicted" }),
 			want: "ExitCode=1; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:04; NextAttemptTime=10:12:14; says BackOff: Attempt 1 of 2 failed, the next is due at 2026-12-24T10:12:14Z: Pod example-at-pod was evicted Message: no such host; Warning Evicted: Attempt 1 of 2 failed, the next is due at 2026-12-24T10:12:14Z: Pod example-at-pod was evicted",
 		},
 		"a failed attempt, another allowed, but not before the active deadline": {
-			at: newAt(withStatus(running(corev1.PodRunning)), withBackoffLimit(2), withActiveDeadline(13)), pod: newPod(corev1.PodFailed), now: created.Add(3 * time.Second),
+			at: runningAt(withBackoffLimit(2), withActiveDeadline(13)), pod: failedPod(), now: created.Add(3 * time.Second),
 			want: "Phase=DONE; CompletionTime=10:12:03.01; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:03.01; Failed PodFailed: Pod example-at-pod failed; Warning PodFailed",
 		},
 		"a failed attempt, its earlier blocker no longer matters": {
-			at: newAt(withStatus(running(corev1.PodPending, imagePullFailed(earlier, ""))), withBackoffLimit(2)), pod: newPod(corev1.PodFailed, terminated(1, "no such host")),
+			at: newAt(withStatus(running(corev1.PodPending, imagePullFailed(earlier, ""))), withBackoffLimit(2)), pod: failedPod(terminated(1, "no such host")),
 			want: "ExitCode=1; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:04; NextAttemptTime=10:12:14; no Blocked; says BackOff: Attempt 1 of 3 failed, the next is due at 2026-12-24T10:12:14Z: The command ended with exit code 1. Message: no such host; Warning CommandFailed: Attempt 1 of 3 failed, the next is due at 2026-12-24T10:12:14Z: The command ended with exit code 1.",
 		},
 	})
@@ -134,15 +134,15 @@ func TestDecideFailedAttempt(t *testing.T) {
 func TestDecideLost(t *testing.T) {
 	testDecide(t, map[string]decideCase{
 		"the Pod is gone: never run again": {
-			at:   newAt(withStatus(running(corev1.PodRunning)), withBackoffLimit(5)),
+			at:   runningAt(withBackoffLimit(5)),
 			want: "Phase=DONE; CompletionTime=10:12:04; Failed=1; LastFailureTime=10:12:04; Failed PodLost: Pod example-at-pod was deleted before the controller saw how it ended; the command will not run again.; Warning PodLost; read all",
 		},
 		"the Pod is gone, and an unrelated Pod has its name": {
-			at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodSucceeded, ownedBy(), func(pod *corev1.Pod) { pod.UID = "stranger" }),
+			at: runningAt(), pod: succeededPod(ownedBy(), func(pod *corev1.Pod) { pod.UID = "stranger" }),
 			want: "Phase=DONE; CompletionTime=10:12:04; Failed=1; LastFailureTime=10:12:04; Failed PodLost: Pod example-at-pod was deleted before the controller saw how it ended; the command will not run again.; Warning PodLost; read all",
 		},
 		"the Pod is gone, and another Pod claims to belong to this At": {
-			at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodSucceeded, func(pod *corev1.Pod) { pod.UID = "second" }),
+			at: runningAt(), pod: succeededPod(func(pod *corev1.Pod) { pod.UID = "second" }),
 			want: "Phase=DONE; CompletionTime=10:12:04; Failed=1; LastFailureTime=10:12:04; Failed PodLost: Pod example-at-pod was deleted before the controller saw how it ended; the command will not run again.; Warning PodLost; read all",
 		},
 		"the Pod of the next attempt is gone": {
@@ -154,19 +154,19 @@ func TestDecideLost(t *testing.T) {
 			want: "Phase=DONE; CompletionTime=10:12:04; Failed=1; LastFailureTime=10:12:04; Failed DeadlineExceeded: The run took longer than spec.activeDeadlineSeconds (10).; Warning DeadlineExceeded; read all",
 		},
 		"gone with unknown outcome, after the active deadline": {
-			at:   newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(2)),
+			at:   runningAt(withActiveDeadline(2)),
 			want: "Phase=DONE; CompletionTime=10:12:04; Failed=1; LastFailureTime=10:12:04; Failed PodLost: Pod example-at-pod was deleted before the controller saw how it ended; the command will not run again.; Warning PodLost; read all",
 		},
 		"an old At from a cache, the Pod of a later attempt exists: kept": {
-			at: newAt(withStatus(running(corev1.PodRunning)), withBackoffLimit(2)), pod: newPod(corev1.PodRunning, second),
+			at: runningAt(withBackoffLimit(2)), pod: runningPod(second),
 			want: "Phase=DONE; CompletionTime=10:12:04; Failed=1; LastFailureTime=10:12:04; Failed PodLost: Pod example-at-pod was deleted before the controller saw how it ended; the command will not run again.; Warning PodLost; read all",
 		},
 		"the Pod is force-deleted, and its node does not report: lost": {
-			at: newAt(withStatus(running(corev1.PodRunning)), withBackoffLimit(5)), pod: newPod(corev1.PodRunning, deletedByForce(now.Add(-time.Minute))),
+			at: runningAt(withBackoffLimit(5)), pod: runningPod(deletedByForce(now.Add(-time.Minute))),
 			want: "Phase=DONE; CompletionTime=10:12:04; Failed=1; LastFailureTime=10:12:04; Failed PodLost: Pod example-at-pod was force-deleted, and its node has not reported how it ended; the command will not run again.; Warning PodLost; read all",
 		},
 		"the Pod is force-deleted, and its node reports only an earlier try: lost": {
-			at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodRunning, deletedByForce(earlier), func(pod *corev1.Pod) {
+			at: runningAt(), pod: runningPod(deletedByForce(earlier), func(pod *corev1.Pod) {
 				pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
 					Name:                 "command",
 					State:                corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
@@ -176,7 +176,7 @@ func TestDecideLost(t *testing.T) {
 			want: "Phase=DONE; CompletionTime=10:12:04; Failed=1; LastFailureTime=10:12:04; Failed PodLost: Pod example-at-pod was force-deleted, and its node has not reported how it ended; the command will not run again.; Warning PodLost; read all",
 		},
 		"the Pod is force-deleted, its node does not report, and it was being stopped": {
-			at: newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10)), pod: newPod(corev1.PodRunning, deletedByForce(earlier)),
+			at: newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10)), pod: runningPod(deletedByForce(earlier)),
 			want: "Phase=DONE; CompletionTime=10:12:04; Failed=1; LastFailureTime=10:12:04; Failed DeadlineExceeded: The run took longer than spec.activeDeadlineSeconds (10).; Warning DeadlineExceeded; read all",
 		},
 	})

@@ -56,6 +56,11 @@ func newAt(mutate ...func(*v1alpha1.At)) *v1alpha1.At {
 	return at
 }
 
+// runningAt is an At whose Pod was seen running.
+func runningAt(mutate ...func(*v1alpha1.At)) *v1alpha1.At {
+	return newAt(append([]func(*v1alpha1.At){withStatus(running(corev1.PodRunning))}, mutate...)...)
+}
+
 func withStatus(status v1alpha1.AtStatus) func(*v1alpha1.At) {
 	return func(at *v1alpha1.At) { at.Status = status }
 }
@@ -76,6 +81,16 @@ func newPod(phase corev1.PodPhase, mutate ...func(*corev1.Pod)) *corev1.Pod {
 		m(pod)
 	}
 	return pod
+}
+
+func pendingPod(mutate ...func(*corev1.Pod)) *corev1.Pod { return newPod(corev1.PodPending, mutate...) }
+
+func runningPod(mutate ...func(*corev1.Pod)) *corev1.Pod { return newPod(corev1.PodRunning, mutate...) }
+
+func failedPod(mutate ...func(*corev1.Pod)) *corev1.Pod { return newPod(corev1.PodFailed, mutate...) }
+
+func succeededPod(mutate ...func(*corev1.Pod)) *corev1.Pod {
+	return newPod(corev1.PodSucceeded, mutate...)
 }
 
 func ownedBy(owners ...metav1.OwnerReference) func(*corev1.Pod) {
@@ -139,6 +154,11 @@ func pendingWith(conditions ...metav1.Condition) v1alpha1.AtStatus {
 	status := v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 2, Conditions: conditions}
 	explained(&status)
 	return status
+}
+
+// pendingAt is an At with the given conditions that has not run.
+func pendingAt(conditions ...metav1.Condition) *v1alpha1.At {
+	return newAt(withStatus(pendingWith(conditions...)))
 }
 
 func withSuspend(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) }
@@ -361,7 +381,6 @@ func retried(d Decision) Decision {
 const (
 	completedMessage = "The command ended with exit code 0."
 	deadlineMessage  = "The run took longer than spec.activeDeadlineSeconds (10)."
-	tooLateMessage   = "It did not run: it could not start within spec.startingDeadlineSeconds (3) of the scheduled time."
 	conflictMessage  = "Pod example-at-pod already exists and does not belong to this At: delete that Pod, or give the At another name."
 	invalidMessage   = `spec.schedule "tomorrow" is invalid: write a time in RFC 3339 format, such as 2035-12-24T10:12:00Z`
 )

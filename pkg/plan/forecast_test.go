@@ -30,10 +30,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 )
 
 const (
@@ -49,63 +47,51 @@ func foreseen(reason, message string) func(*World) {
 }
 
 func TestDecideForecast(t *testing.T) {
-	written := pendingWith(blocked(earlier, v1alpha1.ReasonPodRefused, forecastMessage))
+	written := pendingWith(blocked(earlier, v1alpha1.ReasonPodRefused, "If it were due now: quota"))
+	quota := foreseen(v1alpha1.ReasonPodRefused, "quota")
 	testDecide(t, map[string]decideCase{
-		"nothing known: a preflight is needed, and nothing is written": {at: newAt(withStatus(pendingWith())), world: unforeseen, now: earlier, want: "preflight; wait 49m17.117s"},
-		"it comes back when the second preflight is":                   {at: newAt(withStatus(pendingWith())), world: unforeseen, now: due.Add(-Lead(newAt().UID) - 1), want: "preflight; wait 1ns"},
-		"time of the second preflight: then it waits until it is due":  {at: newAt(withStatus(pendingWith())), world: unforeseen, now: due.Add(-Lead(newAt().UID)), want: "preflight; wait 10m42.883s"},
-		"accepted: no other preflight, and nothing is written":         {at: newAt(withStatus(pendingWith())), now: earlier, want: "wait 49m17.117s"},
+		"nothing known: a preflight is needed, and nothing is written": {at: pendingAt(), world: unforeseen, now: earlier, want: "preflight; wait 49m17.117s"},
+		"it comes back when the second preflight is":                   {at: pendingAt(), world: unforeseen, now: due.Add(-Lead(newAt().UID) - 1), want: "preflight; wait 1ns"},
+		"time of the second preflight: then it waits until it is due":  {at: pendingAt(), world: unforeseen, now: due.Add(-Lead(newAt().UID)), want: "preflight; wait 10m42.883s"},
+		"accepted: no other preflight, and nothing is written":         {at: pendingAt(), now: earlier, want: "wait 49m17.117s"},
 		"refused": {
-			at: newAt(withStatus(pendingWith())), world: foreseen(v1alpha1.ReasonPodRefused, quotaMessage), now: earlier,
-			want: `Blocked PodRefused: If it were due now: create Pod: pods "example-at-pod" is forbidden: exceeded quota; Warning PodRefused`,
+			at: pendingAt(), world: quota, now: earlier,
+			want: `Blocked PodRefused: If it were due now: quota; Warning PodRefused`,
 		},
 		"invalid: can still be edited": {
-			at: newAt(withStatus(pendingWith())), world: foreseen(v1alpha1.ReasonInvalidPod, "no"), now: earlier,
+			at: pendingAt(), world: foreseen(v1alpha1.ReasonInvalidPod, "no"), now: earlier,
 			want: "Blocked InvalidPod: If it were due now: no; Warning InvalidPod",
 		},
-		"refused, already in the status": {at: newAt(withStatus(written)), world: foreseen(v1alpha1.ReasonPodRefused, quotaMessage), now: earlier, want: "wait 49m17.117s"},
+		"refused, already in the status": {at: newAt(withStatus(written)), world: quota, now: earlier, want: "wait 49m17.117s"},
 		"refused with another message: no further event": {
-			at: newAt(withStatus(pendingWith(blocked(earlier, v1alpha1.ReasonPodRefused, "If it were due now: other words")))), world: foreseen(v1alpha1.ReasonPodRefused, quotaMessage), now: earlier,
-			want: `Blocked PodRefused: If it were due now: create Pod: pods "example-at-pod" is forbidden: exceeded quota`,
+			at: pendingAt(blocked(earlier, v1alpha1.ReasonPodRefused, "If it were due now: other words")), world: quota, now: earlier,
+			want: `Blocked PodRefused: If it were due now: quota`,
 		},
 		"refused for another reason": {
-			at: newAt(withStatus(pendingWith(blocked(earlier, v1alpha1.ReasonInvalidPod, "If it were due now: no")))), world: foreseen(v1alpha1.ReasonPodRefused, quotaMessage), now: earlier,
-			want: `Blocked PodRefused: If it were due now: create Pod: pods "example-at-pod" is forbidden: exceeded quota; Warning PodRefused`,
+			at: pendingAt(blocked(earlier, v1alpha1.ReasonInvalidPod, "If it were due now: no")), world: quota, now: earlier,
+			want: `Blocked PodRefused: If it were due now: quota; Warning PodRefused`,
 		},
 		"refused, no newer forecast: it stays":                                    {at: newAt(withStatus(written)), world: unforeseen, now: earlier, want: "preflight; wait 49m17.117s"},
 		"refused, then accepted":                                                  {at: newAt(withStatus(written)), now: earlier, want: "no Blocked"},
-		"blocked when it was due, then moved: the blocker is removed immediately": {at: newAt(withStatus(pendingWith(blocked(earlier, v1alpha1.ReasonPodRefused, quotaMessage)))), world: unforeseen, now: earlier, want: "no Blocked"},
+		"blocked when it was due, then moved: the blocker is removed immediately": {at: pendingAt(blocked(earlier, v1alpha1.ReasonPodRefused, "quota")), world: unforeseen, now: earlier, want: "no Blocked"},
 		"suspended: the same": {
-			at: newAt(withStatus(pendingWith(suspended(earlier))), withSuspend), world: foreseen(v1alpha1.ReasonPodRefused, quotaMessage), now: earlier,
-			want: `Blocked PodRefused: If it were due now: create Pod: pods "example-at-pod" is forbidden: exceeded quota; Warning PodRefused`,
+			at: newAt(withStatus(pendingWith(suspended(earlier))), withSuspend), world: quota, now: earlier,
+			want: `Blocked PodRefused: If it were due now: quota; Warning PodRefused`,
 		},
 		"suspended and due: no longer a forecast": {
-			at: newAt(withStatus(pendingWith(suspended(earlier), blocked(earlier, v1alpha1.ReasonPodRefused, forecastMessage))), withSuspend), world: foreseen(v1alpha1.ReasonPodRefused, quotaMessage), now: due,
+			at: newAt(withStatus(pendingWith(suspended(earlier), blocked(earlier, v1alpha1.ReasonPodRefused, "If it were due now: quota"))), withSuspend), world: quota, now: due,
 			want: "no Blocked",
 		},
-		"due: a forecast does not delay the Pod and does not count as a delay": {at: newAt(withStatus(written)), world: foreseen(v1alpha1.ReasonPodRefused, quotaMessage), want: "CreatePod due 10:12:00; wait 1m0s; read At"},
+		"due: a forecast does not delay the Pod and does not count as a delay": {at: newAt(withStatus(written)), world: quota, want: "CreatePod due 10:12:00; wait 1m0s; read At"},
+		"too late: nothing of the forecast is said": {
+			at: newAt(withStatus(written), withStartingDeadline(3)), world: unforeseen,
+			want: "Phase=DONE; CompletionTime=10:12:04; Failed StartingDeadlineExceeded: It did not run: it could not start within spec.startingDeadlineSeconds (3) of the scheduled time.; no Blocked; Warning StartingDeadlineExceeded; read all",
+		},
 		"running: a forecast is removed": {
-			at: newAt(withStatus(running(corev1.PodPending, blocked(earlier, v1alpha1.ReasonPodRefused, forecastMessage)))), pod: newPod(corev1.PodPending), world: unforeseen,
+			at: newAt(withStatus(running(corev1.PodPending, blocked(earlier, v1alpha1.ReasonPodRefused, "If it were due now: quota")))), pod: pendingPod(), world: unforeseen,
 			want: "no Blocked",
 		},
 	})
-}
-
-// TestForecastAndRefusal checks a refusal of the API server after a forecast of the same
-// refusal.
-func TestForecastAndRefusal(t *testing.T) {
-	at := newAt(withStatus(pendingWith(blocked(earlier, v1alpha1.ReasonPodRefused, forecastMessage))))
-	refusal := fmt.Errorf("create Pod: %w", apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "example-at-pod", errors.New("exceeded quota")))
-	want := pendingWith(blocked(earlier, v1alpha1.ReasonPodRefused, quotaMessage))
-	if diff := cmp.Diff(Decision{Status: &want, Retry: answer.ErrBlocked}, Refused(World{At: at, Now: now}, refusal), equate); diff != "" {
-		t.Errorf("Refused, when it is due (-want +got):\n%s", diff)
-	}
-
-	at.Spec.StartingDeadlineSeconds = ptr.To[int64](3)
-	got := Decide(World{At: at, Live: LiveAll, AsOf: due.Add(time.Minute), Now: due.Add(time.Minute)})
-	if got.Status == nil || got.Status.Message != tooLateMessage {
-		t.Errorf("when it is too late: %+v, want nothing of the forecast", got.Status)
-	}
 }
 
 func TestForesee(t *testing.T) {
@@ -118,29 +104,30 @@ func TestForesee(t *testing.T) {
 		err       error
 		want      string // the reason; "nothing" if it says nothing
 		byCommand bool   // it may concern the command
+		admitted  bool   // it says nothing against the Pod
 	}{
-		"accepted":                               {nil, "", false},
-		"the name is taken":                      {apierrors.NewAlreadyExists(pods, "at-pod"), "", false},
-		"quota":                                  {forbidden("exceeded quota: no-pods"), v1alpha1.ReasonPodRefused, false},
-		"Pod Security":                           {forbidden(`violates PodSecurity "restricted:latest": privileged`), v1alpha1.ReasonPodRefused, false},
-		"service account":                        {forbidden(`error looking up service account shop/none: serviceaccount "none" not found`), v1alpha1.ReasonPodRefused, false},
-		"invalid":                                {invalid, v1alpha1.ReasonInvalidPod, false},
-		"a webhook denies it":                    {forbidden(`admission webhook "a" denied the request: no`), v1alpha1.ReasonPodRefused, true},
-		"a webhook denies it as a bad request":   {apierrors.NewBadRequest(`admission webhook "a" denied the request: no`), v1alpha1.ReasonPodRefused, true},
-		"a webhook is down":                      {apierrors.NewInternalError(errors.New(`failed calling webhook "a": connection refused`)), v1alpha1.ReasonPodRefused, false},
-		"a webhook does not support dry-run":     {apierrors.NewBadRequest(`admission webhook "a" does not support dry run`), "nothing", true},
-		"a webhook is slow":                      {apierrors.NewInternalError(errors.New(`failed calling webhook "a": failed to call webhook: Post "https://a": context deadline exceeded`)), "nothing", false},
-		"the network before a webhook is slow":   {apierrors.NewInternalError(errors.New(`failed calling webhook "a": dial tcp: i/o timeout`)), "nothing", false},
-		"the API server is busy":                 {apierrors.NewTooManyRequests("busy", 1), "nothing", false},
-		"the API server is slow":                 {apierrors.NewTimeoutError("slow", 1), "nothing", false},
-		"no answer":                              {errors.New("context deadline exceeded"), "nothing", false},
-		"the API server does not know the CRD":   {forbidden("cannot set blockOwnerDeletion in this case because cannot find RESTMapping for APIVersion cnat.programming-kubernetes.info/v1alpha1 Kind At: no matches"), "nothing", false},
-		"the namespace is being deleted":         {terminating, "nothing", false},
-		"the quota's count has a conflict":       {apierrors.NewConflict(schema.GroupResource{Resource: "resourcequotas"}, "quota", errors.New("modified")), "nothing", false},
-		"the token of the controller is too old": {apierrors.NewUnauthorized("too old"), "nothing", false},
-		"a policy denies it":                     {forbidden("ValidatingAdmissionPolicy 'a' with binding 'b' denied request: no curl"), v1alpha1.ReasonPodRefused, true},
-		"too large":                              {apierrors.NewRequestEntityTooLargeError("limit is 3145728"), v1alpha1.ReasonPodRefused, true},
-		"too large for etcd":                     {apierrors.NewInternalError(errors.New("etcdserver: request is too large")), v1alpha1.ReasonPodRefused, true},
+		"accepted":                               {nil, "", false, true},
+		"the name is taken":                      {apierrors.NewAlreadyExists(pods, "at-pod"), "", false, true},
+		"quota":                                  {forbidden("exceeded quota: no-pods"), v1alpha1.ReasonPodRefused, false, false},
+		"Pod Security":                           {forbidden(`violates PodSecurity "restricted:latest": privileged`), v1alpha1.ReasonPodRefused, false, false},
+		"service account":                        {forbidden(`error looking up service account shop/none: serviceaccount "none" not found`), v1alpha1.ReasonPodRefused, false, false},
+		"invalid":                                {invalid, v1alpha1.ReasonInvalidPod, false, false},
+		"a webhook denies it":                    {forbidden(`admission webhook "a" denied the request: no`), v1alpha1.ReasonPodRefused, true, false},
+		"a webhook denies it as a bad request":   {apierrors.NewBadRequest(`admission webhook "a" denied the request: no`), v1alpha1.ReasonPodRefused, true, false},
+		"a webhook is down":                      {apierrors.NewInternalError(errors.New(`failed calling webhook "a": connection refused`)), v1alpha1.ReasonPodRefused, false, false},
+		"a webhook does not support dry-run":     {apierrors.NewBadRequest(`admission webhook "a" does not support dry run`), "nothing", true, true},
+		"a webhook is slow":                      {apierrors.NewInternalError(errors.New(`failed calling webhook "a": failed to call webhook: Post "https://a": context deadline exceeded`)), "nothing", false, false},
+		"the network before a webhook is slow":   {apierrors.NewInternalError(errors.New(`failed calling webhook "a": dial tcp: i/o timeout`)), "nothing", false, false},
+		"the API server is busy":                 {apierrors.NewTooManyRequests("busy", 1), "nothing", false, false},
+		"the API server is slow":                 {apierrors.NewTimeoutError("slow", 1), "nothing", false, false},
+		"no answer":                              {errors.New("context deadline exceeded"), "nothing", false, false},
+		"the API server does not know the CRD":   {forbidden("cannot set blockOwnerDeletion in this case because cannot find RESTMapping for APIVersion cnat.programming-kubernetes.info/v1alpha1 Kind At: no matches"), "nothing", false, false},
+		"the namespace is being deleted":         {terminating, "nothing", false, false},
+		"the quota's count has a conflict":       {apierrors.NewConflict(schema.GroupResource{Resource: "resourcequotas"}, "quota", errors.New("modified")), "nothing", false, false},
+		"the token of the controller is too old": {apierrors.NewUnauthorized("too old"), "nothing", false, false},
+		"a policy denies it":                     {forbidden("ValidatingAdmissionPolicy 'a' with binding 'b' denied request: no curl"), v1alpha1.ReasonPodRefused, true, false},
+		"too large":                              {apierrors.NewRequestEntityTooLargeError("limit is 3145728"), v1alpha1.ReasonPodRefused, true, false},
+		"too large for etcd":                     {apierrors.NewInternalError(errors.New("etcdserver: request is too large")), v1alpha1.ReasonPodRefused, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if tc.err != nil {
@@ -150,32 +137,14 @@ func TestForesee(t *testing.T) {
 			if byCommand := MayConcernCommand(tc.err); byCommand != tc.byCommand {
 				t.Errorf("it may concern the command: %t, want %t", byCommand, tc.byCommand)
 			}
+			if admitted := IsAdmitted(tc.err); admitted != tc.admitted {
+				t.Errorf("admitted: %t, want %t", admitted, tc.admitted)
+			}
 			switch {
 			case tc.want == "nothing" && got != nil, tc.want != "nothing" && (got == nil || got.Reason != tc.want):
 				t.Errorf("got %+v, want %q", got, tc.want)
 			case got != nil && got.Reason != "" && got.Message != tc.err.Error():
 				t.Errorf("message %q, want %q", got.Message, tc.err)
-			}
-		})
-	}
-}
-
-func TestIsAdmitted(t *testing.T) {
-	pods := schema.GroupResource{Resource: "pods"}
-	for name, tc := range map[string]struct {
-		err  error
-		want bool
-	}{
-		"admitted":                           {nil, true},
-		"the name is taken":                  {apierrors.NewAlreadyExists(pods, "at-pod"), true},
-		"a webhook does not support dry-run": {apierrors.NewBadRequest(`admission webhook "a" does not support dry run`), true},
-		"quota":                              {apierrors.NewForbidden(pods, "at-pod", errors.New("exceeded quota: no-pods")), false},
-		"a webhook is slow":                  {apierrors.NewInternalError(errors.New(`failed calling webhook "a": context deadline exceeded`)), false},
-		"no answer":                          {errors.New("context deadline exceeded"), false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if got := IsAdmitted(tc.err); got != tc.want {
-				t.Errorf("got %v, want %v", got, tc.want)
 			}
 		})
 	}
@@ -192,11 +161,11 @@ func TestWantsForecast(t *testing.T) {
 		"created just now":                      {at: newAt(func(at *v1alpha1.At) { at.CreationTimestamp.Time = earlier.Add(-59 * time.Second) }), now: earlier, want: true, atStart: true},
 		"created before a slow start":           {at: newAt(func(at *v1alpha1.At) { at.CreationTimestamp.Time = earlier.Add(-59 * time.Second) }), now: earlier.Add(5 * time.Minute), took: 5 * time.Minute, want: true, atStart: true},
 		"due in less than ten minutes":          {at: newAt(), now: due.Add(-10 * time.Minute), want: true, atStart: true},
-		"with a forecast":                       {at: newAt(withStatus(pendingWith(blocked(earlier, v1alpha1.ReasonPodRefused, forecastMessage)))), now: earlier, want: true, atStart: true},
+		"with a forecast":                       {at: pendingAt(blocked(earlier, v1alpha1.ReasonPodRefused, forecastMessage)), now: earlier, want: true, atStart: true},
 		"suspended":                             {at: newAt(withSuspended), now: earlier, want: true},
 		"due in a second, which is the margin":  {at: newAt(), now: due.Add(-time.Second)},
 		"due":                                   {at: newAt(), now: due},
-		"moved to the future by the wall clock": {at: newAt(withStatus(running(corev1.PodRunning))), now: earlier},
+		"moved to the future by the wall clock": {at: runningAt(), now: earlier},
 		"done":                                  {at: newAt(withDone(v1alpha1.ConditionFailed, earlier)), now: earlier},
 		"being deleted":                         {at: newAt(func(at *v1alpha1.At) { at.DeletionTimestamp = &metav1.Time{Time: earlier} }), now: earlier},
 		"invalid schedule":                      {at: newAt(withSchedule("tomorrow")), now: earlier},

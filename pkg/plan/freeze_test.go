@@ -96,7 +96,7 @@ func TestFreeze(t *testing.T) {
 		"moved to a later time": {at: newAt(frozen), world: christmas, now: due.Add(-time.Minute), want: "no Frozen"},
 		"suspended":             {at: newAt(frozen, withSuspend), world: christmas, want: "Suspended Suspended: Nothing starts while spec.suspend is true.; no Frozen; Normal Suspended"},
 		"it has a Pod": {
-			at: newAt(frozen), pod: newPod(corev1.PodRunning), world: christmas,
+			at: newAt(frozen), pod: runningPod(), world: christmas,
 			want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:00.01; Pod.Name=example-at-pod; Pod.UID=pod-uid; Pod.AtGeneration=2; Pod.Phase=Running; Pod.NodeName=node; no Frozen; Normal SuccessfulCreate: Created Pod example-at-pod",
 		},
 		"an invalid edit": {

@@ -117,18 +117,3 @@ func TestKeptSize(t *testing.T) {
 
 // owner returns the first owner reference of an object.
 func owner(object metav1.Object) *metav1.OwnerReference { return &object.GetOwnerReferences()[0] }
-
-// TestKeptSelector checks that an At with nodes does not start with the selector of a cached
-// At, which has none.
-func TestKeptSelector(t *testing.T) {
-	at := newAt(func(at *v1alpha1.At) {
-		at.Spec.Nodes = &v1alpha1.AtNodes{Selector: metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like"}}}}
-	})
-	if got := Decide(World{At: KeepAt(at), Now: now}).Needs; got != LiveAll {
-		t.Errorf("needs %v for a cached At, want all", got)
-	}
-	live := Decide(World{At: at, Live: LiveAll, Now: now})
-	if live.Status == nil || live.Status.Reason != v1alpha1.ReasonInvalidSelector {
-		t.Errorf("got %+v, want %s", live.Status, v1alpha1.ReasonInvalidSelector)
-	}
-}

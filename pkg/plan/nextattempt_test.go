@@ -19,8 +19,6 @@ package plan
 import (
 	"testing"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
 )
 
 // TestDecideNextAttempt covers Ats that wait for their next attempt.
@@ -31,7 +29,7 @@ func TestDecideNextAttempt(t *testing.T) {
 		"between two attempts, the limit lowered: the announced attempt follows": {at: newAt(withStatus(*nextAttempt(1, now))), want: "CreatePod due 10:12:04; wait 1m0s; read At"},
 		"the next attempt is due":                                                {at: newAt(withStatus(*nextAttempt(1, now)), withBackoffLimit(2)), want: "CreatePod due 10:12:04; wait 1m0s; read At"},
 		"the next attempt is due, an unrelated Pod has its name": {
-			at: newAt(withStatus(*nextAttempt(1, now)), withBackoffLimit(2)), pod: newPod(corev1.PodRunning, second, ownedBy()),
+			at: newAt(withStatus(*nextAttempt(1, now)), withBackoffLimit(2)), pod: runningPod(second, ownedBy()),
 			want: "Blocked PodNameConflict: Pod example-at-pod-1 already exists and does not belong to this At: delete that Pod, or give the At another name.; Warning PodNameConflict; retry blocked",
 		},
 		"between two attempts, the active deadline comes before the next": {at: newAt(withStatus(*nextAttempt(1, now.Add(10*time.Second))), withBackoffLimit(2), withActiveDeadline(10)), want: "wait 6.01s"},

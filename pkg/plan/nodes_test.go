@@ -266,32 +266,33 @@ func counted(status *v1alpha1.AtNodesStatus, mutate ...func(*v1alpha1.At)) *v1al
 	return newAt(append([]func(*v1alpha1.At){withNodes(status)}, mutate...)...)
 }
 
-// children are those on the given nodes, each with its state.
-func children(states ...string) (ats []*v1alpha1.At) {
-	for _, text := range states {
-		node, state, _ := strings.Cut(text, " ")
+// children are those on the given nodes, each with its states.
+func children(texts ...string) (ats []*v1alpha1.At) {
+	for _, text := range texts {
+		node, states, _ := strings.Cut(text, " ")
 		child := newChildOn(node)
-		switch state {
-		case "running":
-			child.Status.Phase = v1alpha1.PhaseRunning
-		case "held":
-			held(child)
-		case "deleted":
-			held(child)
-			child.DeletionTimestamp = &metav1.Time{Time: due}
-		case "completed":
-			child = newEndedChild(node, v1alpha1.ReasonCompleted, "")
-		case "not started":
-			child = newEndedChild(node, v1alpha1.ReasonNotStarted, "")
-		case "failed":
-			child = newEndedChild(node, v1alpha1.ReasonCommandFailed, "exit code 1")
-		case "gone":
-			child = newEndedChild(node, v1alpha1.ReasonNodeGone, "gone")
+		for state := range strings.FieldsSeq(states) {
+			switch state {
+			case "running":
+				child.Status.Phase = v1alpha1.PhaseRunning
+			case "held":
+				held(child)
+			case "deleted":
+				child.DeletionTimestamp = &metav1.Time{Time: due}
+			case "refused":
+				blockedBy(v1alpha1.ReasonPodRefused, "quota")(child)
+			case "failed":
+				child = newEndedChild(node, v1alpha1.ReasonCommandFailed, "exit code 1")
+			default:
+				child = newEndedChild(node, state, "")
+			}
 		}
 		ats = append(ats, child)
 	}
 	return ats
 }
+
+func oneAtATime(at *v1alpha1.At) { at.Spec.Nodes.MaxConcurrent = ptr.To(intstr.FromInt32(1)) }
 
 // TestDecideNodes covers Ats that run on nodes, from the choice of the nodes to the end.
 func TestDecideNodes(t *testing.T) {
@@ -309,7 +310,7 @@ func TestDecideNodes(t *testing.T) {
 		"not due": {at: counted(nil, withSchedule("2026-12-24T10:12:05Z")), want: "wait 1s"},
 		"due":     {at: counted(nil), want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:04; Nodes=; read all"},
 		"due, but its Pod exists from before an edit": {
-			at: counted(nil), pod: newPod(corev1.PodPending),
+			at: counted(nil), pod: pendingPod(),
 			want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:00.01; Pod.Name=example-at-pod; Pod.UID=pod-uid; Pod.AtGeneration=2; Pod.Phase=Pending; Pod.NodeName=node; Normal SuccessfulCreate: Created Pod example-at-pod",
 		},
 		"due, with an invalid selector": {
@@ -330,28 +331,28 @@ func TestDecideNodes(t *testing.T) {
 			want: "Phase=DONE; CompletionTime=10:12:04; Failed NoNodes: No node matches spec.nodes: check the labels (kubectl get nodes --show-labels), cordons and taints.; Warning NoNodes; read all",
 		},
 		"one is missing":           {at: counted(choosing), children: children("n1", "n3"), want: "CreateAts example-at-n2; read At"},
-		"suspended until its turn": {at: counted(choosing, limit("1")), children: children("n1", "n3"), want: "CreateAts example-at-n2 suspended; read At"},
+		"suspended until its turn": {at: counted(choosing, oneAtATime), children: children("n1", "n3"), want: "CreateAts example-at-n2 suspended; read At"},
 		"all exist, one of a node that is gone": {
 			at: counted(choosing), children: children("n1", "n2", "n3", "n4"),
 			want: "Nodes.Desired=4; Nodes.Active=4; Nodes.Progress=0/4; Nodes.StartTime=10:12:04; Normal SuccessfulCreate: Created Ats for 4 nodes; read all",
 		},
 
-		"nothing has changed": {at: counted(nodes(2, 0, 1, 0)), children: children("n1 completed", "n2 running", "n3"), want: "nothing"},
+		"nothing has changed": {at: counted(nodes(2, 0, 1, 0)), children: children("n1 Completed", "n2 running", "n3"), want: "nothing"},
 		"one has failed": {
-			at: counted(nodes(2, 0, 1, 0)), children: children("n1 completed", "n2 failed", "n3"),
+			at: counted(nodes(2, 0, 1, 0)), children: children("n1 Completed", "n2 failed", "n3"),
 			want: "Nodes.Active=1; Nodes.Failed=1; says : It failed on 1 of 3 nodes: n2 (CommandFailed: exit code 1).",
 		},
 		"all have ended": {
-			at: counted(nodes(2, 0, 1, 0)), children: children("n1 completed", "n2 failed", "n3 gone"),
-			want: "Phase=DONE; CompletionTime=10:12:04; Nodes.Failed=2; no Nodes.Active; Failed NodesFailed: It failed on 2 of 3 nodes: n2 (CommandFailed: exit code 1), n3 (NodeGone: gone).; Warning NodesFailed; read all",
+			at: counted(nodes(2, 0, 1, 0)), children: children("n1 Completed", "n2 failed", "n3 NodeGone"),
+			want: "Phase=DONE; CompletionTime=10:12:04; Nodes.Failed=2; no Nodes.Active; Failed NodesFailed: It failed on 2 of 3 nodes: n2 (CommandFailed: exit code 1), n3 (NodeGone).; Warning NodesFailed; read all",
 		},
 		"all have succeeded": {
-			at: counted(nodes(1, 0, 0, 0)), children: children("n1 completed"),
+			at: counted(nodes(1, 0, 0, 0)), children: children("n1 Completed"),
 			want: "Phase=DONE; CompletionTime=10:12:04; Nodes.Succeeded=1; Nodes.Progress=1/1; no Nodes.Active; Complete Completed: The command ended with exit code 0 on 1 of 1 nodes.; Normal Completed; read all",
 		},
-		"one was created late": {at: counted(nodes(0, 0, 1, 0)), children: children("n1 completed", "n2 running"), want: "Nodes.Desired=2; Nodes.Active=1; Nodes.Progress=1/2"},
+		"one was created late": {at: counted(nodes(0, 0, 1, 0)), children: children("n1 Completed", "n2 running"), want: "Nodes.Desired=2; Nodes.Active=1; Nodes.Progress=1/2"},
 		"one is gone": {
-			at: counted(nodes(1, 0, 1, 0)), children: children("n1 completed"),
+			at: counted(nodes(1, 0, 1, 0)), children: children("n1 Completed"),
 			want: "Phase=DONE; CompletionTime=10:12:04; Nodes.Failed=1; no Nodes.Active; Failed NodesFailed: It failed on 1 of 2 nodes: 1 more.; Warning NodesFailed; read all",
 		},
 
@@ -368,27 +369,32 @@ func TestDecideNodes(t *testing.T) {
 			at: counted(nodes(0, 3, 0, 0)), children: children("n3 held", "n2 held", "n1 held"),
 			want: "ResumeAts example-at-n1 example-at-n2 example-at-n3; read At",
 		},
-		"the limit was lowered":      {at: counted(nodes(2, 1, 0, 0), limit("1")), children: children("n1 running", "n2 running", "n3 held"), want: "nothing"},
-		"none while it is suspended": {at: counted(nodes(0, 1, 1, 0), withSuspendedRun), children: children("n1 completed", "n2 held"), want: "nothing"},
+		"the next, and one is gone": {at: counted(nodes(0, 2, 0, 0)), children: children("n1 held"), want: "ResumeAts example-at-n1; read all"},
+		"one is gone, another runs": {
+			at: counted(nodes(1, 0, 1, 0)), children: children("n1 running"),
+			want: "Nodes.Failed=1; Nodes.Progress=0/2; no Nodes.Succeeded; says : It failed on 1 of 2 nodes: 1 more.; read all",
+		},
+		"the limit was lowered":      {at: counted(nodes(2, 1, 0, 0), oneAtATime), children: children("n1 running", "n2 running", "n3 held"), want: "nothing"},
+		"none while it is suspended": {at: counted(nodes(0, 1, 1, 0), withSuspendedRun), children: children("n1 Completed", "n2 held"), want: "nothing"},
 		"one that is deleted is active": {
-			at: counted(nodes(1, 1, 0, 1), limit("1")), children: children("n2 failed", "n3 deleted", "n4 held"),
+			at: counted(nodes(1, 1, 0, 1), oneAtATime), children: children("n2 failed", "n3 held deleted", "n4 held"),
 			want: "says : It failed on 1 of 3 nodes: n2 (CommandFailed: exit code 1).",
 		},
 
-		"as many failed as allowed": {at: counted(nodes(1, 1, 0, 0), limit("1"), maxFailed(1)), children: children("n2 failed", "n3 held"), want: "ResumeAts example-at-n3; read At"},
+		"as many failed as allowed": {at: counted(nodes(1, 1, 0, 0), oneAtATime, maxFailed(1)), children: children("n2 failed", "n3 held"), want: "ResumeAts example-at-n3; read At"},
 		"more failed than allowed, some are active": {
-			at: counted(nodes(2, 1, 0, 0), limit("1"), maxFailed(0)), children: children("n1 running", "n2 failed", "n3 held"),
+			at: counted(nodes(2, 1, 0, 0), oneAtATime, maxFailed(0)), children: children("n1 running", "n2 failed", "n3 held"),
 			want: "Nodes.Active=1; Nodes.Failed=1; says : It failed on 1 of 3 nodes: n2 (CommandFailed: exit code 1).",
 		},
 		"more failed than allowed": {
-			at: counted(nodes(1, 1, 0, 0), limit("1"), maxFailed(0)), children: children("n2 failed", "n3 held"),
+			at: counted(nodes(1, 1, 0, 0), oneAtATime, maxFailed(0)), children: children("n2 failed", "n3 held"),
 			want: "Phase=DONE; CompletionTime=10:12:04; Nodes.Failed=1; no Nodes.Active; Failed NodesFailed: It failed on 1 of 2 nodes: n2 (CommandFailed: exit code 1). It was not started on 1 nodes because more nodes had failed than spec.nodes.maxFailed allows.; Warning NodesFailed; read all",
 		},
-		"more were allowed to fail when some were not started": {
-			at: counted(nodes(1, 1, 0, 0), maxFailed(5)), children: children("n2 failed", "n3 not started"),
+		"more were allowed to fail when some were NotStarted": {
+			at: counted(nodes(1, 1, 0, 0), maxFailed(5)), children: children("n2 failed", "n3 NotStarted"),
 			want: "Phase=DONE; CompletionTime=10:12:04; Nodes.Failed=1; no Nodes.Active; Failed NodesFailed: It failed on 1 of 2 nodes: n2 (CommandFailed: exit code 1). It was not started on 1 nodes because more nodes had failed than spec.nodes.maxFailed allows.; Warning NodesFailed; read all",
 		},
-		"an unrelated Pod has the name":          {at: counted(nil), pod: newPod(corev1.PodPending, ownedBy()), want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:04; Nodes=; read all"},
+		"an unrelated Pod has the name":          {at: counted(nil), pod: pendingPod(ownedBy()), want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:04; Nodes=; read all"},
 		"suspended beyond the starting deadline": {at: counted(choosing, withSuspendedRun, withStartingDeadline(1)), want: "nothing"},
 		"the affinity is invalid": {
 			at: counted(choosing, func(at *v1alpha1.At) {
@@ -400,7 +406,7 @@ func TestDecideNodes(t *testing.T) {
 			want: `Phase=DONE; CompletionTime=10:12:04; Failed InvalidPod: spec.template.spec: the node affinity is invalid: nodeSelectorTerms[0].matchExpressions[0].operator: Unsupported value: "Like": supported values: "In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"; Warning InvalidPod; read all`,
 		},
 		"done": {
-			at: counted(nodes(0, 1, 0, 1), func(at *v1alpha1.At) { at.Status.Phase = v1alpha1.PhaseDone }), children: children("n2 failed", "n3 not started"),
+			at: counted(nodes(0, 1, 0, 1), func(at *v1alpha1.At) { at.Status.Phase = v1alpha1.PhaseDone }), children: children("n2 failed", "n3 NotStarted"),
 			want: "nothing",
 		},
 	})
@@ -630,31 +636,6 @@ func TestWantsTrial(t *testing.T) {
 			world.Refusal = refusal
 			if got := Decide(world); tc.want && (got.Status == nil || got.Status.Reason != v1alpha1.ReasonPodRefused) {
 				t.Errorf("after a refusal: %+v", got)
-			}
-		})
-	}
-}
-
-// TestNeeds covers what must be read before a run on nodes goes on from a cache.
-func TestNeeds(t *testing.T) {
-	completed := newEndedChild("n1", v1alpha1.ReasonCompleted, "")
-	for name, tc := range map[string]struct {
-		at       *v1alpha1.At
-		children []*v1alpha1.At
-		want     Reads
-	}{
-		"it starts":                  {newAt(withNodes(nil)), nil, LiveAll},
-		"a cache has no template":    {newAt(withNodes(&v1alpha1.AtNodesStatus{})), []*v1alpha1.At{newChildOn("n2")}, LiveAt},
-		"all children exist":         {newAt(withNodes(&v1alpha1.AtNodesStatus{})), []*v1alpha1.At{newChildOn("n1")}, LiveAll},
-		"a child is missing":         {newAt(withNodes(nodes(1, 0, 1, 0))), []*v1alpha1.At{newRunningChild("n1")}, LiveAll},
-		"one has ended":              {newAt(withNodes(nodes(2, 0, 0, 0))), []*v1alpha1.At{completed, newRunningChild("n2")}, Cached},
-		"all have ended":             {newAt(withNodes(nodes(1, 0, 0, 0))), []*v1alpha1.At{completed}, LiveAll},
-		"the next may run":           {newAt(withNodes(nodes(0, 1, 0, 0))), []*v1alpha1.At{heldChild("n1")}, LiveAt},
-		"the next may run, one lost": {newAt(withNodes(nodes(0, 2, 0, 0))), []*v1alpha1.At{heldChild("n1")}, LiveAll},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if got := Decide(World{At: tc.at, Children: tc.children, Nodes: []*corev1.Node{newNode("n1")}, Now: now}); got.Needs != tc.want {
-				t.Errorf("needs %v, want %v: %+v", got.Needs, tc.want, got)
 			}
 		})
 	}

@@ -117,7 +117,7 @@ func TestRanAtOnce(t *testing.T) {
 				want = []Event{warning(v1alpha1.ReasonRanAtOnce, "It started at once: it was scheduled 364 days ago, at 2026-12-24T10:12:00Z.")}
 			}
 			for from, at := range map[string]*v1alpha1.At{"live": at, "cached": KeepAt(at)} {
-				pod := newPod(corev1.PodPending, func(pod *corev1.Pod) {
+				pod := pendingPod(func(pod *corev1.Pod) {
 					delete(pod.Annotations, v1alpha1.AnnotationAtGeneration)
 					pod.CreationTimestamp = metav1.Time{Time: late}
 				})

@@ -37,10 +37,10 @@ import (
 func TestDecidePending(t *testing.T) {
 	invalid := blocked(earlier, v1alpha1.ReasonInvalidSchedule, invalidMessage)
 	testDecide(t, map[string]decideCase{
-		"far from due":                     {at: newAt(), now: earlier, want: "wait 49m17.117s"},
-		"a fraction of a second from due":  {at: newAt(), now: due.Add(-1500 * time.Millisecond), want: "wait 1.5s"},
-		"a nanosecond before due: not yet": {at: newAt(), now: due.Add(-1), want: "wait 1ns"},
-		"exactly due":                      {at: newAt(), now: due, want: "CreatePod due 10:12:00; wait 1m0s; read At"},
+		"far from due":                     {now: earlier, want: "wait 49m17.117s"},
+		"a fraction of a second from due":  {now: due.Add(-1500 * time.Millisecond), want: "wait 1.5s"},
+		"a nanosecond before due: not yet": {now: due.Add(-1), want: "wait 1ns"},
+		"exactly due":                      {now: due, want: "CreatePod due 10:12:00; wait 1m0s; read At"},
 		"fractions of a second count":      {at: newAt(withSchedule("2026-12-24T10:12:00.25Z")), now: due, want: "wait 250ms"},
 		"an offset counts":                 {at: newAt(withSchedule("2026-12-24T11:12:30+01:00")), now: due, want: "wait 30s"},
 		"long overdue":                     {at: newAt(withSchedule("0001-01-01T00:00:00Z")), want: "CreatePod due 0001-01-01 00:00:00; wait 1m0s; read At"},
@@ -65,8 +65,8 @@ func TestDecidePending(t *testing.T) {
 			want: "CreatePod due 10:12:00.01; wait 1m0s; read At",
 		},
 		"created when it was due: due since then":         {at: newAt(func(at *v1alpha1.At) { at.CreationTimestamp = metav1.Time{Time: created} }), want: "CreatePod due 10:12:00.01; wait 1m0s; read At"},
-		"blocked until now: due since now":                {at: newAt(withStatus(pendingWith(conflict))), want: "CreatePod due 10:12:04; wait 1m0s; read At"},
-		"blocked, then moved to later: no longer blocked": {at: newAt(withStatus(pendingWith(conflict))), now: earlier, want: "no Blocked"},
+		"blocked until now: due since now":                {at: pendingAt(conflict), want: "CreatePod due 10:12:04; wait 1m0s; read At"},
+		"blocked, then moved to later: no longer blocked": {at: pendingAt(conflict), now: earlier, want: "no Blocked"},
 	})
 }
 
@@ -77,25 +77,25 @@ func TestDecideNameTaken(t *testing.T) {
 	notController := metav1.OwnerReference{APIVersion: "cnat.programming-kubernetes.info/v1alpha1", Kind: "At", Name: "example-at", UID: uid}
 	forged := metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: "example-at", UID: uid, Controller: ptr.To(true)}
 	testDecide(t, map[string]decideCase{
-		"the name belongs to an unrelated Pod, not due: ignored for now": {at: newAt(), pod: newPod(corev1.PodRunning, ownedBy()), now: earlier, want: "wait 49m17.117s"},
+		"the name belongs to an unrelated Pod, not due: ignored for now": {pod: runningPod(ownedBy()), now: earlier, want: "wait 49m17.117s"},
 		"the name belongs to a Pod without an owner": {
-			at: newAt(), pod: newPod(corev1.PodSucceeded, ownedBy()),
+			pod:  succeededPod(ownedBy()),
 			want: "Blocked PodNameConflict: Pod example-at-pod already exists and does not belong to this At: delete that Pod, or give the At another name.; Warning PodNameConflict; retry blocked",
 		},
-		"the name belongs to a Pod of another kind, already reported":     {at: newAt(withStatus(pendingWith(conflict))), pod: newPod(corev1.PodSucceeded, ownedBy(stranger)), want: "retry blocked"},
-		"an owner that is not the controller does not count":              {at: newAt(withStatus(pendingWith(conflict))), pod: newPod(corev1.PodSucceeded, ownedBy(notController)), want: "retry blocked"},
-		"an owner of another kind with the same UID does not count":       {at: newAt(withStatus(pendingWith(conflict))), pod: newPod(corev1.PodSucceeded, ownedBy(forged)), want: "retry blocked"},
-		"a Pod of an earlier At with this name: waited for, not reported": {at: newAt(), pod: newPod(corev1.PodSucceeded, ownedBy(earlierAt)), now: due.Add(time.Minute - 1), want: "retry blocked"},
+		"the name belongs to a Pod of another kind, already reported":     {at: pendingAt(conflict), pod: succeededPod(ownedBy(stranger)), want: "retry blocked"},
+		"an owner that is not the controller does not count":              {at: pendingAt(conflict), pod: succeededPod(ownedBy(notController)), want: "retry blocked"},
+		"an owner of another kind with the same UID does not count":       {at: pendingAt(conflict), pod: succeededPod(ownedBy(forged)), want: "retry blocked"},
+		"a Pod of an earlier At with this name: waited for, not reported": {pod: succeededPod(ownedBy(earlierAt)), now: due.Add(time.Minute - 1), want: "retry blocked"},
 		"a Pod of an earlier At with this name, due long before creation: waited for, not reported": {
-			at: newAt(func(at *v1alpha1.At) { at.CreationTimestamp.Time = due.Add(time.Hour) }), pod: newPod(corev1.PodSucceeded, ownedBy(earlierAt)), now: due.Add(time.Hour + time.Minute - 1),
+			at: newAt(func(at *v1alpha1.At) { at.CreationTimestamp.Time = due.Add(time.Hour) }), pod: succeededPod(ownedBy(earlierAt)), now: due.Add(time.Hour + time.Minute - 1),
 			want: "retry blocked",
 		},
 		"a Pod of an earlier At with this name, not being deleted: reported": {
-			at: newAt(), pod: newPod(corev1.PodSucceeded, ownedBy(earlierAt)), now: due.Add(time.Minute),
+			pod: succeededPod(ownedBy(earlierAt)), now: due.Add(time.Minute),
 			want: "Blocked PodNameConflict: Pod example-at-pod of an earlier At with this name still exists: run kubectl describe pod example-at-pod to see what it is waiting for.; Warning PodNameConflict; retry blocked",
 		},
 		"a Pod of an earlier At with this name, being deleted for a long time: reported": {
-			at: newAt(), now: due.Add(time.Minute), pod: newPod(corev1.PodRunning, ownedBy(earlierAt), deleted),
+			now: due.Add(time.Minute), pod: runningPod(ownedBy(earlierAt), deleted),
 			want: "Blocked PodNameConflict: Pod example-at-pod of an earlier At with this name still exists: run kubectl describe pod example-at-pod to see what it is waiting for.; Warning PodNameConflict; retry blocked",
 		},
 	})
@@ -155,6 +155,7 @@ func TestRefused(t *testing.T) {
 			at: newAt(), err: quota,
 			want: `Blocked PodRefused: pods "example-at-pod" is forbidden: exceeded quota: pods, requested: pods=1, used: pods=3, limited: pods=3; Warning PodRefused; retry blocked`,
 		},
+		"foreseen: reported without an event":      {at: pendingAt(blocked(earlier, v1alpha1.ReasonPodRefused, forecastPrefix+"quota")), err: quota, want: `Blocked PodRefused: pods "example-at-pod" is forbidden: exceeded quota: pods, requested: pods=1, used: pods=3, limited: pods=3 (since 09:12:00); retry blocked`},
 		"quota again: retried, not reported again": {at: newAt(withStatus(*refused(earlier, quota.Error()))), err: quota, want: "retry blocked"},
 		"refused in other words: the condition changes, no further event": {
 			at: newAt(withStatus(*refused(earlier, "used: pods=4"))), err: quota,

@@ -23,7 +23,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
@@ -31,13 +30,14 @@ import (
 // decideCase is a world, and the text of the decision if it comes from caches. From the API
 // server, the same follows without reading anything.
 type decideCase struct {
-	at, parent *v1alpha1.At
-	children   []*v1alpha1.At
-	pod        *corev1.Pod
-	world      func(*World) // what else differs, or nil
-	now        time.Time    // the default is now
-	dropped    bool         // It depends on what the caches drop.
-	want       string
+	at       *v1alpha1.At // the default is newAt()
+	parent   *v1alpha1.At
+	children []*v1alpha1.At
+	pod      *corev1.Pod
+	world    func(*World) // what else differs, or nil
+	now      time.Time    // the default is now
+	dropped  bool         // It depends on what the caches drop.
+	want     string
 }
 
 func testDecide(t *testing.T, cases map[string]decideCase) {
@@ -48,6 +48,9 @@ func testDecide(t *testing.T, cases map[string]decideCase) {
 }
 
 func (tc decideCase) test(t *testing.T) {
+	if tc.at == nil {
+		tc.at = newAt()
+	}
 	if tc.now.IsZero() {
 		tc.now = now
 	}
@@ -63,6 +66,7 @@ func (tc decideCase) test(t *testing.T) {
 	if w.Frozen == nil {
 		testFrozen(t, w)
 	}
+	testRest(t, w)
 	w.Live, w.AsOf = Cached, time.Time{}
 	cached := Decide(w)
 	if got := textOf(w, cached); got != tc.want {
@@ -78,6 +82,19 @@ func (tc decideCase) test(t *testing.T) {
 	if !tc.dropped {
 		tc.testKept(t, w)
 	}
+}
+
+// testRest checks that an At is not written again and again while nothing changes.
+func testRest(t *testing.T, w World) {
+	for range 4 {
+		d := Decide(w)
+		if d.Status == nil {
+			return
+		}
+		w.At = w.At.DeepCopy()
+		w.At.Status = *d.Status
+	}
+	t.Errorf("it is written again and again, now %s", textOf(w, Decide(w)))
 }
 
 // testKept checks that what the caches keep is enough.
@@ -118,7 +135,7 @@ func TestDecide(t *testing.T) {
 		"edited, nothing else changes, the status was never written: no write": {at: newAt(func(at *v1alpha1.At) { at.Generation = 3 }), now: earlier, want: "wait 49m17.117s"},
 		"edited while pending: observed":                                       {at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 1})), now: earlier, want: "write; wait 49m17.117s"},
 		"edited while running: observed": {
-			at: newAt(withStatus(running(corev1.PodRunning)), func(at *v1alpha1.At) { at.Generation = 3 }), pod: newPod(corev1.PodRunning),
+			at: runningAt(func(at *v1alpha1.At) { at.Generation = 3 }), pod: runningPod(),
 			want: "write; wait 1m0s",
 		},
 		"edited when done: observed": {at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone, ObservedGeneration: 1})), want: "write"},
@@ -127,28 +144,4 @@ func TestDecide(t *testing.T) {
 			want: "nothing",
 		},
 	})
-}
-
-func BenchmarkDecide(b *testing.B) {
-	for name, bc := range map[string]struct {
-		at  *v1alpha1.At
-		pod *corev1.Pod
-		now time.Time
-	}{
-		"pending": {at: newAt(), now: earlier},
-		"pending in a time zone": {at: newAt(func(at *v1alpha1.At) {
-			at.Spec.Schedule, at.Spec.TimeZone = "2026-12-24T11:12:00", ptr.To("Europe/Berlin")
-		}), now: earlier},
-		"due":     {at: newAt(), now: now},
-		"running": {at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodRunning), now: now},
-		"ended":   {at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodSucceeded, terminated(0, "")), now: now},
-	} {
-		b.Run(name, func(b *testing.B) {
-			pods := podsOf(bc.pod)
-			b.ReportAllocs()
-			for b.Loop() {
-				Decide(World{At: bc.at, Pods: pods, Now: bc.now})
-			}
-		})
-	}
 }

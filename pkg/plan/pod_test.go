@@ -233,11 +233,3 @@ func TestNodeName(t *testing.T) {
 		t.Errorf("without a template (-want +got):\n%s", diff)
 	}
 }
-
-func BenchmarkNewPod(b *testing.B) {
-	at := newAt()
-	b.ReportAllocs()
-	for b.Loop() {
-		NewPod(at, Defaults{Image: "image"})
-	}
-}

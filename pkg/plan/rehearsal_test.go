@@ -243,7 +243,7 @@ func TestRehearsalWithoutInit(t *testing.T) {
 
 // newRun is the Pod of a run with two containers.
 func newRun() *corev1.Pod {
-	run := newPod(corev1.PodPending)
+	run := pendingPod()
 	run.Spec.Containers = append(run.Spec.Containers, corev1.Container{Name: "second"})
 	return run
 }

@@ -100,8 +100,10 @@ func restarts(status v1alpha1.AtStatus, mutate ...func(*v1alpha1.At)) *v1alpha1.
 	return newAt(append([]func(*v1alpha1.At){withStatus(*status.DeepCopy()), withRestart}, mutate...)...)
 }
 
-// of is the workload in a world.
-func of(target *rollout.Target) func(*World) { return func(w *World) { w.Target = target } }
+// target is a workload in a world.
+func target(mutate ...func(*rollout.Target)) func(*World) {
+	return func(w *World) { w.Target = newTarget(mutate...) }
+}
 
 func forbidden(w *World) { w.TargetForbidden = restartForbidden }
 
@@ -119,15 +121,15 @@ func TestRestartDue(t *testing.T) {
 	waits := restartBlocked(pending, v1alpha1.ReasonRolloutInProgress, rolloutText)
 	testDecide(t, map[string]decideCase{
 		"RUNNING first": {
-			at: restarts(pending), world: of(newTarget()),
+			at: restarts(pending), world: target(),
 			want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:04; Restart.UID=web; Restart.Desired=5; says : Restarting Deployment web.; read all",
 		},
 		"the first instant of year 1": {
-			at: restarts(pending, withSchedule("0001-01-01T00:00:00Z")), world: of(newTarget()),
+			at: restarts(pending, withSchedule("0001-01-01T00:00:00Z")), world: target(),
 			want: "Phase=RUNNING; StartTime=10:12:04; Restart.UID=web; Restart.Desired=5; says : Restarting Deployment web.; read all",
 		},
 		"after the deadline": {
-			at: restarts(pending, withStartingDeadline(3)), world: of(newTarget()),
+			at: restarts(pending, withStartingDeadline(3)), world: target(),
 			want: "Phase=DONE; CompletionTime=10:12:04; Failed StartingDeadlineExceeded: It did not run: it could not start within spec.startingDeadlineSeconds (3) of the scheduled time.; Warning StartingDeadlineExceeded; read all",
 		},
 		"no permission": {
@@ -143,37 +145,37 @@ func TestRestartDue(t *testing.T) {
 			want: "Phase=DONE; CompletionTime=10:12:04; Failed TargetNotFound: Deployment web does not exist.; Warning TargetNotFound; read all",
 		},
 		"paused": {
-			at: restarts(pending), world: of(newTarget(paused)),
+			at: restarts(pending), world: target(paused),
 			want: "Phase=DONE; CompletionTime=10:12:04; Failed TargetPaused: Deployment web is paused and would not roll out a restart: see kubectl rollout resume.; Warning TargetPaused; read all",
 		},
 		"OnDelete": {
-			at: restarts(pending), world: of(newTarget(onDelete)),
+			at: restarts(pending), world: target(onDelete),
 			want: "Phase=DONE; CompletionTime=10:12:04; Failed TargetOnDelete: Deployment web has the update strategy OnDelete: a restart would not replace any Pod. Set spec.updateStrategy.type to RollingUpdate.; Warning TargetOnDelete; read all",
 		},
 		"another rollout is in progress": {
-			at: restarts(pending), world: of(newTarget(rolling)),
+			at: restarts(pending), world: target(rolling),
 			want: "Blocked RolloutInProgress: Deployment web is already being rolled out: the restart waits until all of its Pods are updated.; Warning RolloutInProgress; wait 2s",
 		},
-		"another rollout is still in progress":                        {at: restarts(waits), world: of(newTarget(rolling)), now: due.Add(time.Minute), want: "wait 6s"},
-		"another rollout is still in progress, and the deadline near": {at: restarts(waits, withStartingDeadline(60)), world: of(newTarget(rolling)), now: due.Add(time.Minute), want: "wait 1s"},
+		"another rollout is still in progress":                        {at: restarts(waits), world: target(rolling), now: due.Add(time.Minute), want: "wait 6s"},
+		"another rollout is still in progress, and the deadline near": {at: restarts(waits, withStartingDeadline(60)), world: target(rolling), now: due.Add(time.Minute), want: "wait 1s"},
 		"another rollout has ended": {
-			at: restarts(waits), world: of(newTarget()),
+			at: restarts(waits), world: target(),
 			want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:04; Restart.UID=web; Restart.Desired=5; no Blocked; says : Restarting Deployment web.; read all",
 		},
 		"another rollout was in progress until the deadline": {
-			at: restarts(waits, withStartingDeadline(3)), world: of(newTarget(rolling)),
+			at: restarts(waits, withStartingDeadline(3)), world: target(rolling),
 			want: "Phase=DONE; CompletionTime=10:12:04; Failed StartingDeadlineExceeded: It did not run: it could not start within spec.startingDeadlineSeconds (3) of the scheduled time. It was blocked: Deployment web is already being rolled out: the restart waits until all of its Pods are updated.; no Blocked; Warning StartingDeadlineExceeded; read all",
 		},
 		"the rollout in progress comes from another restart at the scheduled time": {
-			at: restarts(pending), world: of(newTarget(restartedAt(due), rolling)),
+			at: restarts(pending), world: target(restartedAt(due), rolling),
 			want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:04; Restart.UID=web; Restart.Desired=5; says : Restarting Deployment web.; read all",
 		},
 		"another rollout has failed: a restart may help": {
-			at: restarts(pending), world: of(newTarget(stuck)),
+			at: restarts(pending), world: target(stuck),
 			want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:04; Restart.UID=web; Restart.Desired=5; says : Restarting Deployment web.; read all",
 		},
 		"no Pods": {
-			at: restarts(pending), world: of(newTarget(func(target *rollout.Target) { target.Desired, target.Updated, target.Available = 0, 0, 0 })),
+			at: restarts(pending), world: target(func(target *rollout.Target) { target.Desired, target.Updated, target.Available = 0, 0, 0 }),
 			want: "Phase=DONE; CompletionTime=10:12:04; Complete Completed: Deployment web has no Pods to replace: there was nothing to do.; Normal Completed; read all",
 		},
 	})
@@ -183,12 +185,12 @@ func TestRestartDue(t *testing.T) {
 func TestRestartNow(t *testing.T) {
 	now := Decision{Action: RestartTarget{Time: due, Due: now}}
 	testDecide(t, map[string]decideCase{
-		"never restarted":                 {at: restarts(begun()), world: of(newTarget()), want: "RestartTarget as of 10:12:00 due 10:12:04; read all"},
-		"restarted before its time":       {at: restarts(begun()), world: of(newTarget(restartedAt(due.Add(-time.Second)))), want: "RestartTarget as of 10:12:00 due 10:12:04; read all"},
-		"restarted in the future":         {at: restarts(begun()), world: of(newTarget(restartedAt(due.Add(time.Hour)))), want: "RestartTarget as of 10:12:00 due 10:12:04; read all"},
-		"another rollout has begun since": {at: restarts(begun()), world: of(newTarget(rolling)), want: "RestartTarget as of 10:12:00 due 10:12:04; read all"},
+		"never restarted":                 {at: restarts(begun()), world: target(), want: "RestartTarget as of 10:12:00 due 10:12:04; read all"},
+		"restarted before its time":       {at: restarts(begun()), world: target(restartedAt(due.Add(-time.Second))), want: "RestartTarget as of 10:12:00 due 10:12:04; read all"},
+		"restarted in the future":         {at: restarts(begun()), world: target(restartedAt(due.Add(time.Hour))), want: "RestartTarget as of 10:12:00 due 10:12:04; read all"},
+		"another rollout has begun since": {at: restarts(begun()), world: target(rolling), want: "RestartTarget as of 10:12:00 due 10:12:04; read all"},
 		"created after its time": {
-			at: restarts(begun(), func(at *v1alpha1.At) { at.CreationTimestamp = metav1.Time{Time: due.Add(2 * time.Second)} }), world: of(newTarget(restartedAt(due.Add(time.Second)))),
+			at: restarts(begun(), func(at *v1alpha1.At) { at.CreationTimestamp = metav1.Time{Time: due.Add(2 * time.Second)} }), world: target(restartedAt(due.Add(time.Second))),
 			want: "RestartTarget as of 10:12:02 due 10:12:04; read all",
 		},
 		"a time has whole seconds": {
@@ -196,28 +198,28 @@ func TestRestartNow(t *testing.T) {
 				status := begun()
 				status.ScheduledTime.Time = due.Add(time.Second / 2)
 				return status
-			}()), world: of(newTarget()),
+			}()), world: target(),
 			want: "RestartTarget as of 10:12:00 due 10:12:04; read all",
 		},
 		"restarted": {
-			at: restarts(begun()), world: of(rollingTarget()),
+			at: restarts(begun()), world: target(restartedAt(due), rolling),
 			want: "Restart.RestartedAt=10:12:00; Restart.Updated=3; Restart.Available=4; says : 3 of 5 updated, 4 available; Normal Restarted: Restarted Deployment web",
 		},
 		"restarted by another user after the scheduled time": {
-			at: restarts(begun()), world: of(newTarget(restartedAt(due.Add(time.Second)), rolling)),
+			at: restarts(begun()), world: target(restartedAt(due.Add(time.Second)), rolling),
 			want: "Restart.RestartedAt=10:12:01; Restart.Updated=3; Restart.Available=4; says : 3 of 5 updated, 4 available; Normal Restarted: Deployment web was already restarted at 2026-12-24T10:12:01Z, after the scheduled time: it is not restarted again.",
 		},
 		"restarted, and found after the deadline for the start": {
-			at: restarts(begun(), withStartingDeadline(3)), world: of(rollingTarget()),
+			at: restarts(begun(), withStartingDeadline(3)), world: target(restartedAt(due), rolling),
 			want: "Restart.RestartedAt=10:12:00; Restart.Updated=3; Restart.Available=4; says : 3 of 5 updated, 4 available; Normal Restarted: Restarted Deployment web",
 		},
 		"not restarted, and found after the deadline for the start": {
-			at: restarts(begun(), withStartingDeadline(3)), world: of(newTarget()),
+			at: restarts(begun(), withStartingDeadline(3)), world: target(),
 			want: "Phase=DONE; CompletionTime=10:12:04; Failed StartingDeadlineExceeded: It did not run: it could not start within spec.startingDeadlineSeconds (3) of the scheduled time.; Warning StartingDeadlineExceeded; read all",
 		},
-		"suspended meanwhile": {at: restarts(begun(), withSuspendedRun), world: of(newTarget()), want: "says Suspended: Nothing starts while spec.suspend is true."},
+		"suspended meanwhile": {at: restarts(begun(), withSuspendedRun), world: target(), want: "says Suspended: Nothing starts while spec.suspend is true."},
 		"the deadline for the rollout does not count yet": {
-			at: restarts(begun(), withActiveDeadline(10)), world: of(newTarget()), now: now.Action.(RestartTarget).Due.Add(time.Hour),
+			at: restarts(begun(), withActiveDeadline(10)), world: target(), now: now.Action.(RestartTarget).Due.Add(time.Hour),
 			want: "RestartTarget as of 10:12:00 due 10:12:04; read all",
 		},
 		"no permission": {
@@ -225,11 +227,11 @@ func TestRestartNow(t *testing.T) {
 			want: `Blocked RestartForbidden: deployments.apps "web" is forbidden: no: ask a cluster administrator to grant this user the verbs get and patch, as artifacts/restarts/rbac.yaml does; Warning RestartForbidden; retry blocked; wait 5s`,
 		},
 		"restarted, after it was refused": {
-			at: restarts(restartBlocked(begun(), v1alpha1.ReasonRestartRefused, "no")), world: of(rollingTarget()),
+			at: restarts(restartBlocked(begun(), v1alpha1.ReasonRestartRefused, "no")), world: target(restartedAt(due), rolling),
 			want: "Restart.RestartedAt=10:12:00; Restart.Updated=3; Restart.Available=4; no Blocked; says : 3 of 5 updated, 4 available; Normal Restarted: Restarted Deployment web",
 		},
 		"restarted by a clock that is ahead": {
-			at: restarts(begun(), func(at *v1alpha1.At) { at.CreationTimestamp = metav1.Time{Time: due.Add(time.Hour)} }), world: of(newTarget(restartedAt(due.Add(time.Hour)), rolling)),
+			at: restarts(begun(), func(at *v1alpha1.At) { at.CreationTimestamp = metav1.Time{Time: due.Add(time.Hour)} }), world: target(restartedAt(due.Add(time.Hour)), rolling),
 			want: "Restart.RestartedAt=11:12:00; Restart.Updated=3; Restart.Available=4; says : 3 of 5 updated, 4 available; Normal Restarted: Restarted Deployment web",
 		},
 		"deleted": {
@@ -237,15 +239,15 @@ func TestRestartNow(t *testing.T) {
 			want: "Phase=DONE; CompletionTime=10:12:04; Failed TargetNotFound: Deployment web was deleted during its restart.; Warning TargetNotFound; read all",
 		},
 		"paused since": {
-			at: restarts(begun()), world: of(newTarget(paused)),
+			at: restarts(begun()), world: target(paused),
 			want: "Phase=DONE; CompletionTime=10:12:04; Failed TargetPaused: Deployment web is paused and would not roll out a restart: see kubectl rollout resume.; Warning TargetPaused; read all",
 		},
 		"restarted and paused": {
-			at: restarts(begun()), world: of(newTarget(restartedAt(due), rolling, paused)),
+			at: restarts(begun()), world: target(restartedAt(due), rolling, paused),
 			want: "Restart.RestartedAt=10:12:00; Restart.Updated=3; Restart.Available=4; says : 3 of 5 updated, 4 available; Normal Restarted: Restarted Deployment web",
 		},
 		"deleted, and created again": {
-			at: restarts(begun()), world: of(newTarget(func(target *rollout.Target) { target.UID = "other" })),
+			at: restarts(begun()), world: target(func(target *rollout.Target) { target.UID = "other" }),
 			want: "Phase=DONE; CompletionTime=10:12:04; Failed TargetNotFound: Deployment web was deleted during its restart.; Warning TargetNotFound; read all",
 		},
 	})
@@ -260,60 +262,60 @@ func TestFollowRollout(t *testing.T) {
 	const reverted = "The restart of Deployment web at 2026-12-24T10:12:00Z was reverted, for example by kubectl rollout undo or a GitOps tool: its annotation kubectl.kubernetes.io/restartedAt is now %q."
 	lastWeek := due.AddDate(0, 0, -7)
 	testDecide(t, map[string]decideCase{
-		"no news":     {at: restarts(follows), world: of(rollingTarget()), want: "wait 2s"},
-		"for a while": {at: restarts(follows), world: of(rollingTarget()), now: now.Add(time.Minute), want: "wait 6s"},
-		"for long":    {at: restarts(follows), world: of(rollingTarget()), now: now.Add(time.Hour), want: "wait 15s"},
+		"no news":     {at: restarts(follows), world: target(restartedAt(due), rolling), want: "wait 2s"},
+		"for a while": {at: restarts(follows), world: target(restartedAt(due), rolling), now: now.Add(time.Minute), want: "wait 6s"},
+		"for long":    {at: restarts(follows), world: target(restartedAt(due), rolling), now: now.Add(time.Hour), want: "wait 15s"},
 		"the schedule no longer matters": {
-			at: restarts(follows, func(at *v1alpha1.At) { withSchedule("2099-01-01T00:00:00Z")(at); withStartingDeadline(0)(at) }), world: of(rollingTarget()),
+			at: restarts(follows, func(at *v1alpha1.At) { withSchedule("2099-01-01T00:00:00Z")(at); withStartingDeadline(0)(at) }), world: target(restartedAt(due), rolling),
 			want: "wait 2s",
 		},
 		"one more is updated": {
-			at: restarts(follows), world: of(newTarget(restartedAt(due), rolling, func(target *rollout.Target) { target.Updated = 4 })),
+			at: restarts(follows), world: target(restartedAt(due), rolling, func(target *rollout.Target) { target.Updated = 4 }),
 			want: "Restart.Updated=4; says : 4 of 5 updated, 4 available; wait 2s",
 		},
 		"complete": {
-			at: restarts(follows), world: of(newTarget(restartedAt(due))),
+			at: restarts(follows), world: target(restartedAt(due)),
 			want: "Phase=DONE; CompletionTime=10:12:04; Restart.Updated=5; Restart.Available=5; Complete Completed: Deployment web has been restarted: 5 of 5 updated, 5 available.; Normal Completed; read all",
 		},
 		"complete after the deadline": {
-			at: restarts(follows, withActiveDeadline(0)), world: of(newTarget(restartedAt(due))),
+			at: restarts(follows, withActiveDeadline(0)), world: target(restartedAt(due)),
 			want: "Phase=DONE; CompletionTime=10:12:04; Restart.Updated=5; Restart.Available=5; Complete Completed: Deployment web has been restarted: 5 of 5 updated, 5 available.; Normal Completed; read all",
 		},
-		"restarted once more": {at: restarts(follows), world: of(newTarget(restartedAt(due.Add(time.Minute)), rolling)), want: "wait 2s"},
+		"restarted once more": {at: restarts(follows), world: target(restartedAt(due.Add(time.Minute)), rolling), want: "wait 2s"},
 		"complete without the restart": {
-			at: restarts(follows), world: of(newTarget()),
+			at: restarts(follows), world: target(),
 			want: `Phase=DONE; CompletionTime=10:12:04; Restart.Updated=5; Restart.Available=5; Failed Reverted: The restart of Deployment web at 2026-12-24T10:12:00Z was reverted, for example by kubectl rollout undo or a GitOps tool: its annotation kubectl.kubernetes.io/restartedAt is now "".; Warning Reverted; read all`,
 		},
 		"complete with the restart of last week": {
-			at: restarts(follows), world: of(newTarget(restartedAt(lastWeek))),
+			at: restarts(follows), world: target(restartedAt(lastWeek)),
 			want: `Phase=DONE; CompletionTime=10:12:04; Restart.Updated=5; Restart.Available=5; Failed Reverted: The restart of Deployment web at 2026-12-24T10:12:00Z was reverted, for example by kubectl rollout undo or a GitOps tool: its annotation kubectl.kubernetes.io/restartedAt is now "2026-12-17T10:12:00Z".; Warning Reverted; read all`,
 		},
 		"stuck": {
-			at: restarts(follows), world: of(newTarget(restartedAt(due), stuck)),
+			at: restarts(follows), world: target(restartedAt(due), stuck),
 			want: "Phase=DONE; CompletionTime=10:12:04; Failed RolloutFailed: The rollout of Deployment web made no progress within its spec.progressDeadlineSeconds: 3 of 5 updated, 4 available. See kubectl rollout status and kubectl rollout undo.; Warning RolloutFailed; read all",
 		},
 		"OnDelete": {
-			at: restarts(follows), world: of(newTarget(restartedAt(due), rolling, onDelete)),
+			at: restarts(follows), world: target(restartedAt(due), rolling, onDelete),
 			want: "Phase=DONE; CompletionTime=10:12:04; Failed TargetOnDelete: Deployment web has the update strategy OnDelete: a restart would not replace any Pod. Set spec.updateStrategy.type to RollingUpdate.; Warning TargetOnDelete; read all",
 		},
 		"paused": {
-			at: restarts(follows), world: of(newTarget(restartedAt(due), rolling, paused)),
+			at: restarts(follows), world: target(restartedAt(due), rolling, paused),
 			want: "Blocked TargetPaused: Deployment web was paused during its rollout: see kubectl rollout resume.; Warning TargetPaused; wait 2s",
 		},
-		"resumed": {at: restarts(isPaused), world: of(rollingTarget()), want: "no Blocked; says : 3 of 5 updated, 4 available; wait 2s"},
+		"resumed": {at: restarts(isPaused), world: target(restartedAt(due), rolling), want: "no Blocked; says : 3 of 5 updated, 4 available; wait 2s"},
 		"deleted": {
 			at:   restarts(follows),
 			want: "Phase=DONE; CompletionTime=10:12:04; Failed TargetNotFound: Deployment web was deleted during its restart.; Warning TargetNotFound; read all",
 		},
 		"deleted, and created again": {
-			at: restarts(follows), world: of(newTarget(restartedAt(due), func(target *rollout.Target) { target.UID = "other" })),
+			at: restarts(follows), world: target(restartedAt(due), func(target *rollout.Target) { target.UID = "other" }),
 			want: "Phase=DONE; CompletionTime=10:12:04; Failed TargetNotFound: Deployment web was deleted during its restart.; Warning TargetNotFound; read all",
 		},
 		"until the deadline": {
-			at: restarts(follows, withActiveDeadline(10)), world: of(rollingTarget()), now: now.Add(10 * time.Second),
+			at: restarts(follows, withActiveDeadline(10)), world: target(restartedAt(due), rolling), now: now.Add(10 * time.Second),
 			want: "Phase=DONE; CompletionTime=10:12:14; Failed DeadlineExceeded: The run took longer than spec.activeDeadlineSeconds (10). The rollout of Deployment web continues: 3 of 5 updated, 4 available.; Warning DeadlineExceeded; read all",
 		},
-		"near the deadline": {at: restarts(follows, withActiveDeadline(10)), world: of(rollingTarget()), now: now.Add(9500 * time.Millisecond), want: "wait 500ms"},
+		"near the deadline": {at: restarts(follows, withActiveDeadline(10)), world: target(restartedAt(due), rolling), now: now.Add(9500 * time.Millisecond), want: "wait 500ms"},
 		"permission is lost": {
 			at: restarts(follows, withStartingDeadline(3)), world: forbidden,
 			want: `Blocked RestartForbidden: deployments.apps "web" is forbidden: no: ask a cluster administrator to grant this user the verbs get and patch, as artifacts/restarts/rbac.yaml does; Warning RestartForbidden; retry blocked`,
@@ -323,7 +325,7 @@ func TestFollowRollout(t *testing.T) {
 			at: restarts(refused, withActiveDeadline(10)), world: forbidden, now: now.Add(10 * time.Second),
 			want: `Phase=DONE; CompletionTime=10:12:14; Failed DeadlineExceeded: The run took longer than spec.activeDeadlineSeconds (10). It was blocked: deployments.apps "web" is forbidden: no: ask a cluster administrator to grant this user the verbs get and patch, as artifacts/restarts/rbac.yaml does; no Blocked; Warning DeadlineExceeded; read all`,
 		},
-		"permission is back": {at: restarts(refused), world: of(rollingTarget()), want: "no Blocked; says : 3 of 5 updated, 4 available; wait 2s"},
+		"permission is back": {at: restarts(refused), world: target(restartedAt(due), rolling), want: "no Blocked; says : 3 of 5 updated, 4 available; wait 2s"},
 	})
 }
 

@@ -31,68 +31,68 @@ import (
 func TestDecideRunning(t *testing.T) {
 	testDecide(t, map[string]decideCase{
 		"the Pod is seen": {
-			at: newAt(), pod: newPod(corev1.PodPending),
+			pod:  pendingPod(),
 			want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:00.01; Pod.Name=example-at-pod; Pod.UID=pod-uid; Pod.AtGeneration=2; Pod.Phase=Pending; Pod.NodeName=node; Normal SuccessfulCreate: Created Pod example-at-pod",
 		},
 		"the Pod is seen, its owner reference was removed": {
-			at: newAt(), pod: newPod(corev1.PodPending, withoutOwner),
+			pod:  pendingPod(withoutOwner),
 			want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:00.01; Pod.Name=example-at-pod; Pod.UID=pod-uid; Pod.AtGeneration=2; Pod.Phase=Pending; Pod.NodeName=node; Normal SuccessfulCreate: Created Pod example-at-pod",
 		},
 		"the Pod is seen, its label was changed": {
-			at: newAt(), pod: newPod(corev1.PodPending, func(pod *corev1.Pod) { pod.Labels[v1alpha1.LabelAtUID] = "other" }),
+			pod:  pendingPod(func(pod *corev1.Pod) { pod.Labels[v1alpha1.LabelAtUID] = "other" }),
 			want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:00.01; Pod.Name=example-at-pod; Pod.UID=pod-uid; Pod.AtGeneration=2; Pod.Phase=Pending; Pod.NodeName=node; Normal SuccessfulCreate: Created Pod example-at-pod",
 		},
-		"the Pod runs, its owner reference was removed": {at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodRunning, withoutOwner), want: "wait 1m0s"},
+		"the Pod runs, its owner reference was removed": {at: runningAt(), pod: runningPod(withoutOwner), want: "wait 1m0s"},
 		"the Pod is seen, although the schedule has changed since": {
-			at: newAt(withSchedule("2027-12-24T10:12:00Z")), pod: newPod(corev1.PodPending),
+			at: newAt(withSchedule("2027-12-24T10:12:00Z")), pod: pendingPod(),
 			want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:00.01; Pod.Name=example-at-pod; Pod.UID=pod-uid; Pod.AtGeneration=2; Pod.Phase=Pending; Pod.NodeName=node; Normal SuccessfulCreate: Created Pod example-at-pod",
 		},
 		"the Pod is seen, a zero time is not written": {
-			at: newAt(withSchedule("0001-01-01T00:00:00Z")), pod: newPod(corev1.PodPending, func(pod *corev1.Pod) {
+			at: newAt(withSchedule("0001-01-01T00:00:00Z")), pod: pendingPod(func(pod *corev1.Pod) {
 				pod.Annotations = map[string]string{v1alpha1.AnnotationScheduledTime: "0001-01-01T00:00:00Z"}
 			}),
 			want: "Phase=RUNNING; StartTime=10:12:00.01; Pod.Name=example-at-pod; Pod.UID=pod-uid; Pod.Phase=Pending; Pod.NodeName=node; Normal SuccessfulCreate: Created Pod example-at-pod",
 		},
 		"the Pod is seen, its name conflict is gone": {
-			at: newAt(withStatus(pendingWith(conflict))), pod: newPod(corev1.PodPending),
+			at: pendingAt(conflict), pod: pendingPod(),
 			want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:00.01; Pod.Name=example-at-pod; Pod.UID=pod-uid; Pod.AtGeneration=2; Pod.Phase=Pending; Pod.NodeName=node; no Blocked; Normal SuccessfulCreate: Created Pod example-at-pod",
 		},
 		"the Pod's phase changes: mirrored": {
-			at: newAt(withStatus(running(corev1.PodPending))), pod: newPod(corev1.PodRunning, func(pod *corev1.Pod) {
+			at: newAt(withStatus(running(corev1.PodPending))), pod: runningPod(func(pod *corev1.Pod) {
 				pod.Status.PodIP, pod.Status.HostIP = "10.0.0.2", "192.168.0.1"
 				pod.Status.StartTime = &metav1.Time{Time: due}
 			}),
 			want: "Pod.Phase=Running; Pod.PodIP=10.0.0.2; Pod.HostIP=192.168.0.1; Pod.StartTime=10:12:00",
 		},
 		"the Pod changes in another way: not written": {
-			at: newAt(withStatus(running(corev1.PodPending))), pod: newPod(corev1.PodPending, func(pod *corev1.Pod) { pod.Status.PodIP = "10.0.0.2" }),
+			at: newAt(withStatus(running(corev1.PodPending))), pod: pendingPod(func(pod *corev1.Pod) { pod.Status.PodIP = "10.0.0.2" }),
 			want: "wait 16.01s",
 		},
-		"the Pod is being deleted: wait for its end": {at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodRunning, deleted), want: "wait 1m0s"},
+		"the Pod is being deleted: wait for its end": {at: runningAt(), pod: runningPod(deleted), want: "wait 1m0s"},
 		"an image cannot be pulled: reported": {
-			at: newAt(withStatus(running(corev1.PodPending))), pod: newPod(corev1.PodPending, waiting("ErrImagePull", "no such image")),
+			at: newAt(withStatus(running(corev1.PodPending))), pod: pendingPod(waiting("ErrImagePull", "no such image")),
 			want: "Blocked ImagePullFailed: Container command: ErrImagePull: no such image; Warning ImagePullFailed",
 		},
 		"an image cannot be pulled, first seen with the Pod: reported in the same write": {
-			at: newAt(), pod: newPod(corev1.PodPending, waiting("ErrImagePull", "no such image")),
+			pod:  pendingPod(waiting("ErrImagePull", "no such image")),
 			want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:00.01; Pod.Name=example-at-pod; Pod.UID=pod-uid; Pod.AtGeneration=2; Pod.Phase=Pending; Pod.NodeName=node; Blocked ImagePullFailed: Container command: ErrImagePull: no such image; Normal SuccessfulCreate: Created Pod example-at-pod; Warning ImagePullFailed",
 		},
 		"an image cannot be pulled, in other words: not written again": {
-			at: newAt(withStatus(running(corev1.PodPending, imagePullFailed(earlier, "Container command: ErrImagePull: no such image")))), pod: newPod(corev1.PodPending, waiting("ImagePullBackOff", "Back-off")),
+			at: newAt(withStatus(running(corev1.PodPending, imagePullFailed(earlier, "Container command: ErrImagePull: no such image")))), pod: pendingPod(waiting("ImagePullBackOff", "Back-off")),
 			want: "wait 1m0s",
 		},
-		"an image could not be pulled, but runs now": {at: newAt(withStatus(running(corev1.PodPending, imagePullFailed(earlier, "")))), pod: newPod(corev1.PodRunning), want: "Pod.Phase=Running; no Blocked"},
+		"an image could not be pulled, but runs now": {at: newAt(withStatus(running(corev1.PodPending, imagePullFailed(earlier, "")))), pod: runningPod(), want: "Pod.Phase=Running; no Blocked"},
 		"the Pod of the next attempt is seen: the result of the first is removed": {
-			at: newAt(withStatus(*nextAttempt(1, now)), withBackoffLimit(2)), pod: newPod(corev1.PodPending, second),
+			at: newAt(withStatus(*nextAttempt(1, now)), withBackoffLimit(2)), pod: pendingPod(second),
 			want: "Pod.Name=example-at-pod-1; Pod.UID=second; Pod.Phase=Pending; no ExitCode; no NextAttemptTime; Normal SuccessfulCreate: Created Pod example-at-pod-1",
 		},
 		"edited between the creation of the Pod and its record: a warning, and the status has the Pod's generation": {
-			at: newAt(), pod: newPod(corev1.PodPending, func(pod *corev1.Pod) { pod.Annotations[v1alpha1.AnnotationAtGeneration] = "1" }),
+			pod:  pendingPod(func(pod *corev1.Pod) { pod.Annotations[v1alpha1.AnnotationAtGeneration] = "1" }),
 			want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:00.01; Pod.Name=example-at-pod; Pod.UID=pod-uid; Pod.AtGeneration=1; Pod.Phase=Pending; Pod.NodeName=node; Normal SuccessfulCreate: Created Pod example-at-pod; Warning EditedTooLate: The spec was edited too late for Pod example-at-pod, which was created from generation 1: changes to schedule, timeZone, command, template, restart, node and nodes do not affect that Pod.",
 		},
-		"beyond the starting deadline, with a Pod: it continues":                {at: newAt(withStatus(running(corev1.PodPending)), withStartingDeadline(0)), pod: newPod(corev1.PodPending), want: "wait 16.01s"},
-		"the Pod is force-deleted, its node may still report: waited for":       {at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodRunning, deletedByForce(now.Add(-time.Minute+1))), want: "wait 1ns"},
-		"the Pod is force-deleted, in an hour by another clock: checked anyway": {at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodRunning, deletedByForce(now.Add(time.Hour))), want: "wait 1m0s"},
+		"beyond the starting deadline, with a Pod: it continues":                {at: newAt(withStatus(running(corev1.PodPending)), withStartingDeadline(0)), pod: pendingPod(), want: "wait 16.01s"},
+		"the Pod is force-deleted, its node may still report: waited for":       {at: runningAt(), pod: runningPod(deletedByForce(now.Add(-time.Minute + 1))), want: "wait 1ns"},
+		"the Pod is force-deleted, in an hour by another clock: checked anyway": {at: runningAt(), pod: runningPod(deletedByForce(now.Add(time.Hour))), want: "wait 1m0s"},
 	})
 }
 
@@ -100,26 +100,26 @@ func TestDecideRunning(t *testing.T) {
 func TestDecideActiveDeadline(t *testing.T) {
 	testDecide(t, map[string]decideCase{
 		"running, within the active deadline": {
-			at: newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(10)), pod: newPod(corev1.PodRunning), now: created.Add(9500 * time.Millisecond),
+			at: runningAt(withActiveDeadline(10)), pod: runningPod(), now: created.Add(9500 * time.Millisecond),
 			want: "wait 500ms",
 		},
 		"running, the active deadline has passed: reported first": {
-			at: newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(10)), pod: newPod(corev1.PodRunning), now: created.Add(10 * time.Second),
+			at: runningAt(withActiveDeadline(10)), pod: runningPod(), now: created.Add(10 * time.Second),
 			want: "FailureTarget DeadlineExceeded: The run took longer than spec.activeDeadlineSeconds (10).",
 		},
 		"running, the active deadline has passed while an image cannot be pulled: both reported": {
-			at: newAt(withStatus(running(corev1.PodPending, imagePullFailed(earlier, "Container command: ErrImagePull: no such image"))), withActiveDeadline(10)), pod: newPod(corev1.PodPending, waiting("ErrImagePull", "no such image")), now: created.Add(10 * time.Second),
+			at: newAt(withStatus(running(corev1.PodPending, imagePullFailed(earlier, "Container command: ErrImagePull: no such image"))), withActiveDeadline(10)), pod: pendingPod(waiting("ErrImagePull", "no such image")), now: created.Add(10 * time.Second),
 			want: "FailureTarget DeadlineExceeded: The run took longer than spec.activeDeadlineSeconds (10). No container of Pod example-at-pod started. It was blocked: Container command: ErrImagePull: no such image",
 		},
 		"running, the active deadline has passed, and is reported": {
-			at: newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10)), pod: newPod(corev1.PodRunning),
+			at: newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10)), pod: runningPod(),
 			want: "DeletePod example-at-pod; wait 1m0s",
 		},
 		"running, the active deadline has passed, but the status goes first": {
-			at: newAt(withActiveDeadline(10)), pod: newPod(corev1.PodRunning), now: created.Add(time.Hour),
+			at: newAt(withActiveDeadline(10)), pod: runningPod(), now: created.Add(time.Hour),
 			want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:00.01; Pod.Name=example-at-pod; Pod.UID=pod-uid; Pod.AtGeneration=2; Pod.Phase=Running; Pod.NodeName=node; Normal SuccessfulCreate: Created Pod example-at-pod",
 		},
-		"running, the longest active deadline": {at: newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(math.MaxInt64)), pod: newPod(corev1.PodRunning), want: "wait 1m0s"},
-		"being stopped, the Pod not ended yet": {at: newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10)), pod: newPod(corev1.PodRunning, deleted), want: "wait 1m0s"},
+		"running, the longest active deadline": {at: runningAt(withActiveDeadline(math.MaxInt64)), pod: runningPod(), want: "wait 1m0s"},
+		"being stopped, the Pod not ended yet": {at: newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10)), pod: runningPod(deleted), want: "wait 1m0s"},
 	})
 }

@@ -17,14 +17,12 @@ limitations under the License.
 package plan
 
 import (
-	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 )
 
 // TestExplain checks that reason and message report what the At waits for in every phase.
@@ -65,21 +63,5 @@ func TestExplain(t *testing.T) {
 				t.Errorf("got %q, want %q", got, tc.want)
 			}
 		})
-	}
-}
-
-func TestOneLine(t *testing.T) {
-	for text, want := range map[string]string{
-		"":                             "",
-		" two\nlines\t ":               "two lines",
-		"\x1b[2Jgone":                  "[2Jgone",
-		"right to left: \u202egnp.exe": "right to left:  gnp.exe",
-		"C1: \u009b2J":                 "C1:  2J",
-		"Grüße, 世界 🌍":                  "Grüße, 世界 🌍",
-		strings.Repeat("🌍", 2000):      strings.Repeat("🌍", 1024) + "…",
-	} {
-		if got := answer.OneLine(text); got != want {
-			t.Errorf("%.40q: got %.60q, want %.60q", text, got, want)
-		}
 	}
 }

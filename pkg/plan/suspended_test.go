@@ -46,11 +46,11 @@ func TestDecideSuspended(t *testing.T) {
 		"suspended and due, regardless of the starting deadline: waits": {at: newAt(withSuspended, withStartingDeadline(0)), want: "nothing"},
 		"suspended, not due": {at: newAt(withSuspended), now: earlier, want: "wait 49m17.117s"},
 		"suspended with a Pod: it continues": {
-			at: newAt(withSuspended), pod: newPod(corev1.PodPending),
+			at: newAt(withSuspended), pod: pendingPod(),
 			want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:00.01; Pod.Name=example-at-pod; Pod.UID=pod-uid; Pod.AtGeneration=2; Pod.Phase=Pending; Pod.NodeName=node; Normal SuccessfulCreate: Created Pod example-at-pod",
 		},
 		"suspended while its Pod runs, which succeeds: complete": {
-			at: newAt(withSuspended, withStatus(running(corev1.PodRunning, suspended(earlier)))), pod: newPod(corev1.PodSucceeded),
+			at: newAt(withSuspended, withStatus(running(corev1.PodRunning, suspended(earlier)))), pod: succeededPod(),
 			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Succeeded; Complete Completed: The command ended with exit code 0.; Normal Completed",
 		},
 		"resumed: reported": {

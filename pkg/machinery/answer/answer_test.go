@@ -134,3 +134,19 @@ func TestUnlessGone(t *testing.T) {
 		})
 	}
 }
+
+func TestOneLine(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                             "",
+		" two\nlines\t ":               "two lines",
+		"\x1b[2Jgone":                  "[2Jgone",
+		"right to left: \u202egnp.exe": "right to left:  gnp.exe",
+		"C1: \u009b2J":                 "C1:  2J",
+		"Grüße, 世界 🌍":                  "Grüße, 世界 🌍",
+		strings.Repeat("🌍", 2000):      strings.Repeat("🌍", 1024) + "…",
+	} {
+		if got := answer.OneLine(text); got != want {
+			t.Errorf("%.40q: got %.60q, want %.60q", text, got, want)
+		}
+	}
+}
