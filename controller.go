@@ -294,7 +294,7 @@ func (c *Controller) enqueueStep(at *v1alpha1.At, now time.Time) {
 	world.Rehearses = c.checks.Rehearses()
 	c.steps.ObserveNow(world)
 	decision := plan.Decide(*world)
-	hasStep := decision.Action != nil || decision.Status != nil ||
+	hasStep := decision.Action != nil || decision.Status != nil || decision.Retry != nil ||
 		slices.ContainsFunc(world.Pods, func(pod *corev1.Pod) bool { return plan.CleanUp(*world, pod).Action != nil })
 	c.queue.AddStep(name, hasStep, decision.Delay)
 }

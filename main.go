@@ -360,12 +360,12 @@ func newProgram(ctx context.Context, o *options, config *rest.Config, wallClock 
 		p.controller.enqueueIf(plan.IsFrozen) // What a Freeze begins to hold notices that when it is due.
 		p.cronController.FreezesChanged()
 	})
-	p.controller.steps.Freezes, p.controller.steps.CronAts = p.freezes, p.cronFactory.Cnat().V1alpha1().CronAts().Lister()
+	p.controller.steps.Freezes, p.controller.steps.CronAts = p.freezes, cronAts
 	p.controller.synced = append(p.controller.synced, p.freezes)
 	p.cronController.Freezes = p.freezes
 	p.objects = inventory.Objects{
 		Ats:     p.atFactory.Cnat().V1alpha1().Ats().Lister(),
-		CronAts: p.cronFactory.Cnat().V1alpha1().CronAts().Lister(),
+		CronAts: cronAts.Lister(),
 		// Only the leader counts them: otherwise their sum over all replicas would be wrong.
 		Working: func() bool { return !p.controller.queue.Standby.Load() },
 	}

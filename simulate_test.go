@@ -58,6 +58,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/safelog"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/testing/audit"
 	"programming-kubernetes.info/cnat-controller/pkg/testing/fakeserver"
 	"programming-kubernetes.info/cnat-controller/pkg/testing/harness"
@@ -265,6 +266,46 @@ func TestLongMessages(t *testing.T) {
 			if blocked := cronplan.Blocked(cronAt); suspend == (blocked != nil && strings.HasSuffix(blocked.Message, "end")) {
 				t.Errorf("suspended: %v, conditions %v", suspend, cronAt.Status.Conditions)
 			}
+		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestFreezeOfCronAts has an At that is due, and that a Freeze holds because of the label of its CronAt.
+// The CronAts cannot be listed at first, so nobody knows.
+func TestFreezeOfCronAts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := fakeserver.New(clock.RealClock{})
+		_, person := harness.NewClients(t, server)
+		cnat := person.CnatV1alpha1()
+		now := time.Now()
+		cronAt := harness.Create(t, cnat.CronAts("default"), &v1alpha1.CronAt{
+			ObjectMeta: metav1.ObjectMeta{Name: "cron", Namespace: "default", Labels: map[string]string{"team": "x"}}, Spec: v1alpha1.CronAtSpec{Schedule: "0 0 29 2 *"},
+		})
+		due := &v1alpha1.At{ObjectMeta: metav1.ObjectMeta{Name: "at", Namespace: "default"}, Spec: v1alpha1.AtSpec{Schedule: now.Format(time.RFC3339), RunSpec: v1alpha1.RunSpec{Command: "true"}}}
+		due.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(cronAt, v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.CronAtKind))}
+		harness.Create(t, cnat.Ats("default"), due)
+		harness.Create(t, cnat.Freezes("default"), &v1alpha1.Freeze{ObjectMeta: metav1.ObjectMeta{Name: "freeze", Namespace: "default"}, Spec: v1alpha1.FreezeSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: cronAt.Labels},
+			Windows:  []v1alpha1.FreezeWindow{{From: v1alpha1.FreezeTime(now.Format(time.RFC3339)), Until: v1alpha1.FreezeTime(now.Add(time.Hour).Format(time.RFC3339))}},
+		}})
+		known := now.Add(20 * time.Second)
+		stop, ended := startedProgram(t.Context(), t, server, &options{}, func(request *http.Request) (*http.Response, error) {
+			if path.Base(request.URL.Path) == "cronats" && time.Now().Before(known) {
+				return fakeserver.Refuse(request, apierrors.NewInternalError(errors.New("not yet")))
+			}
+			return nil, nil
+		})
+		time.Sleep(10 * time.Second)
+		if at := harness.Get(t, cnat.Ats("default"), "at"); at.Status.Phase == v1alpha1.PhaseRunning {
+			t.Errorf("it has started: %+v", at.Status)
+		}
+		time.Sleep(time.Minute)
+		if at := harness.Get(t, cnat.Ats("default"), "at"); !plan.IsFrozen(at) {
+			t.Errorf("it is not held: %+v", at.Status)
 		}
 		stop()
 		if err := <-ended; err != nil {

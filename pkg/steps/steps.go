@@ -25,6 +25,7 @@ package steps
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -43,7 +44,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/freeze"
 	"programming-kubernetes.info/cnat-controller/pkg/freeze/freezecache"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
-	listers "programming-kubernetes.info/cnat-controller/pkg/generated/listers/cnat/v1alpha1"
+	informers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/events"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/patch"
@@ -68,7 +69,7 @@ type Steps struct {
 	Clock    clock.PassiveClock
 	// Freezes are those that it obeys, and CronAts says which of them concern the Ats of a CronAt.
 	Freezes *freezecache.Cache
-	CronAts listers.CronAtLister
+	CronAts informers.CronAtInformer
 	// Failures counts consecutive failures to create a Pod.
 	Failures workqueue.TypedRateLimiter[cache.ObjectName]
 	// Defaults are those of the Pod of an At without spec.template.
@@ -138,13 +139,20 @@ func (s *Steps) ObserveNow(world *plan.World) {
 		makers = append(makers, maker)
 	}
 	if owner := plan.Owner(maker, v1alpha1.CronAtKind); owner != nil {
-		// It may be gone, or not in the cache.
-		if cronAt, err := s.CronAts.CronAts(maker.Namespace).Get(owner.Name); err == nil && cronAt.UID == owner.UID {
+		cronAt, err := s.CronAts.Lister().CronAts(maker.Namespace).Get(owner.Name)
+		switch {
+		case err == nil && cronAt.UID == owner.UID:
 			makers = append(makers, cronAt)
+		case !s.CronAts.Informer().HasSynced():
+			world.FreezesUnknown = errCronAtsUnknown
+			return
 		}
 	}
 	world.Frozen = set.Holding(freeze.NewSubject(world.At, makers...), world.Now)
 }
+
+// errCronAtsUnknown is the answer to whether a Freeze holds the At of a CronAt while that is not known.
+var errCronAtsUnknown = errors.New("the CronAts have not been listed yet: a Freeze may concern the one of this At")
 
 // Delays until the next sync: after a step that nothing reports, and if a decision rests on
 // what has just changed.
