@@ -17,15 +17,15 @@ limitations under the License.
 package cronat
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
-	"io"
+	"maps"
 	"net/http"
 	"os"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -33,16 +33,22 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
-	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
+	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
+	typedv1alpha1 "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/typed/cnat/v1alpha1"
 	cnatinformers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions"
-	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/preflight"
@@ -50,7 +56,12 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/testing/harness"
 )
 
-const namespace = "default"
+const (
+	namespace = "default"
+	second    = time.Second
+	minute    = time.Minute
+	day       = 24 * time.Hour
+)
 
 // TestMain registers the metrics once, even if the tests run several times.
 func TestMain(m *testing.M) {
@@ -58,514 +69,475 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// world is a fake API server that counts creations.
+// world is an API server, and what changed there since its start, by the wall clock.
 type world struct {
-	*fakeserver.Server
-	person clientset.Interface
-	clock  *harness.Clock
+	t        *testing.T
+	begin    time.Time // a full hour
+	wall     *harness.Clock
+	server   *fakeserver.Server
+	watches  *harness.Watches
+	cronAts  typedv1alpha1.CronAtInterface // those of users
+	ats      typedv1alpha1.AtInterface
+	pods     typedcorev1.PodInterface
+	recorder *record.FakeRecorder
+	stop     func()
 
 	lock    sync.Mutex
-	created map[string][]time.Time // by name: when, by the wall clock
+	changes []string
+	known   map[string]string // the last status of each CronAt
+	breaks  bool              // rehearsals
+	round   time.Duration     // of the times of changes
+	dryRun  time.Time         // the last one
 }
 
-func newWorld(t *testing.T) *world {
+// newWorld returns a world in which the requests of controllers get errors or delays.
+func newWorld(t *testing.T, answer func(w *world, request *http.Request) error) *world {
 	t.Helper()
 	wall := &harness.Clock{}
-	w := &world{Server: fakeserver.New(wall), clock: wall, created: map[string][]time.Time{}}
-	_, w.person = harness.NewClients(t, w)
+	w := &world{t: t, begin: time.Now(), wall: wall, server: fakeserver.New(wall), recorder: record.NewFakeRecorder(5000), known: map[string]string{}, round: second}
+	w.server.Observe = w.observe
+	kube, cnat := harness.NewClients(t, w.server)
+	w.cronAts, w.ats, w.pods = cnat.CnatV1alpha1().CronAts(namespace), cnat.CnatV1alpha1().Ats(namespace), kube.CoreV1().Pods(namespace)
+	w.watches = harness.NewWatches(t, harness.RoundTripper(func(request *http.Request) (*http.Response, error) {
+		query := request.URL.Query()
+		if limit := query.Get("limit"); query.Has("labelSelector") && limit != "20" { // Each At may be large.
+			t.Errorf("Ats are listed with limit %q", limit)
+		}
+		if query.Has("dryRun") {
+			w.noteDryRun()
+		}
+		var refused apierrors.APIStatus
+		switch err := answer(w, request); {
+		case errors.As(err, &refused):
+			return fakeserver.Refuse(request, refused)
+		case err != nil:
+			return nil, err
+		}
+		return w.server.RoundTrip(request)
+	}))
 	return w
 }
 
-// RoundTrip implements http.RoundTripper.
-func (w *world) RoundTrip(request *http.Request) (*http.Response, error) {
-	response, err := w.Server.RoundTrip(request)
-	if err == nil && harness.Creates(request, "ats") && response.StatusCode == http.StatusCreated {
-		body, err := io.ReadAll(response.Body)
-		if err != nil {
-			return nil, err
-		}
-		response.Body = io.NopCloser(bytes.NewReader(body))
-		var at metav1.PartialObjectMetadata
-		if err := json.Unmarshal(body, &at); err != nil {
-			return nil, err
-		}
-		w.lock.Lock()
-		w.created[at.Name] = append(w.created[at.Name], w.clock.Now())
-		w.lock.Unlock()
-	}
-	return response, err
-}
+func works(*world, *http.Request) error { return nil }
 
-// run runs a controller with the given transport until the end of the test.
-func run(t *testing.T, transport http.RoundTripper, wall clock.WithTicker) {
-	t.Helper()
-	runWith(t, transport, wall, nil, &record.FakeRecorder{})
-}
-
-// runWith is run with preflights, which may be nil, and a recorder. It runs until stop is called.
-func runWith(t *testing.T, transport http.RoundTripper, wall clock.WithTicker, preflights *preflight.Preflight, recorder record.EventRecorder) (stop func()) {
+// start runs a controller until the end of the test, or until it is stopped.
+func (w *world) start(preflights bool) {
+	t := w.t
 	t.Helper()
 	// Errors that it logs because of faults are irrelevant.
 	ctx, _ := harness.Logged(t, 0)
-	_, client := harness.NewClients(t, transport)
-	factory := cnatinformers.NewSharedInformerFactory(client, 0)
+	kube, cnat := harness.NewClients(t, w.watches)
+	factory := cnatinformers.NewSharedInformerFactory(cnat, 0)
 	ats, cronAts := factory.Cnat().V1alpha1().Ats(), factory.Cnat().V1alpha1().CronAts()
 	if err := ats.Informer().SetTransform(func(obj any) (any, error) { return plan.KeepAt(obj.(*v1alpha1.At)), nil }); err != nil {
 		t.Fatal(err)
 	}
-	c, err := NewController(ctx, client, cronAts, ats, preflights.CronAts(cronAts.Lister()), recorder, wall)
+	var checks *preflight.Preflight
+	if preflights {
+		checks = preflight.New(preflight.Clients{Cnat: cnat, Kube: kube, QPS: 5, Rehearsals: 10, NamespaceRehearsals: 2}, nil, plan.Defaults{Image: "image"}, w.wall)
+	}
+	c, err := NewController(ctx, cnat, cronAts, ats, checks.CronAts(cronAts.Lister()), w.recorder, w.wall)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return harness.Run(ctx, t, func(ctx context.Context) {
+	if c.queue.Add(cache.NewObjectName(namespace, "backup")); c.queue.Len() > 0 {
+		t.Error("a standby has work")
+	}
+	w.stop = harness.Run(ctx, t, func(ctx context.Context) {
 		factory.StartWithContext(ctx)
 		var wg sync.WaitGroup
-		wg.Go(func() { preflights.Run(ctx) })
+		wg.Go(func() { checks.Run(ctx) })
 		c.Run(ctx, 2)
 		wg.Wait()
 		factory.Shutdown()
 	})
 }
 
-func newCronAt(schedule string, mutate ...func(*v1alpha1.CronAt)) *v1alpha1.CronAt {
-	cronAt := &v1alpha1.CronAt{
-		ObjectMeta: metav1.ObjectMeta{Name: "backup", Namespace: namespace},
-		Spec:       v1alpha1.CronAtSpec{Schedule: schedule, AtTemplate: v1alpha1.AtTemplateSpec{Spec: v1alpha1.RunSpec{Command: "true"}}},
-	}
-	for _, m := range mutate {
-		m(cronAt)
-	}
-	return cronAt
-}
-
-func (w *world) create(t *testing.T, cronAt *v1alpha1.CronAt) {
-	t.Helper()
-	harness.Create(t, w.person.CnatV1alpha1().CronAts(cronAt.Namespace), cronAt)
-}
-
-func (w *world) cronAt(t *testing.T) *v1alpha1.CronAt {
-	t.Helper()
-	cronAt := harness.Get(t, w.person.CnatV1alpha1().CronAts(namespace), "backup")
-	return cronAt
-}
-
-func (w *world) edit(t *testing.T, edit func(*v1alpha1.CronAt)) {
-	t.Helper()
-	cronAt := w.cronAt(t)
-	edit(cronAt)
-	harness.Update(t, w.person.CnatV1alpha1().CronAts(namespace), cronAt)
-}
-
-func (w *world) ats(t *testing.T) []v1alpha1.At {
-	t.Helper()
-	ats := harness.List(t, w.person.CnatV1alpha1().Ats(namespace))
-	return ats.Items
-}
-
-// end completes the Ats that have not ended.
-func (w *world) end(t *testing.T) {
-	t.Helper()
-	for _, at := range w.ats(t) {
-		if at.Status.Phase == v1alpha1.PhaseDone || at.DeletionTimestamp != nil {
-			continue
-		}
-		now := metav1.Time{Time: w.clock.Now()}
-		at.Status.Phase, at.Status.CompletionTime = v1alpha1.PhaseDone, &now
-		at.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionComplete, Status: metav1.ConditionTrue, LastTransitionTime: now}}
-		// Another client may write it at the same time.
-		_, _ = w.person.CnatV1alpha1().Ats(namespace).UpdateStatus(t.Context(), &at, metav1.UpdateOptions{})
-	}
-}
-
-// wantCreated checks that one At was created for each of the given times, none early, and
-// each at most late after its time.
-func (w *world) wantCreated(t *testing.T, late time.Duration, times ...time.Time) {
-	t.Helper()
+// note notes a change, after the Warning events before.
+func (w *world) note(what string) {
 	w.lock.Lock()
 	defer w.lock.Unlock()
-	for _, want := range times {
-		name := fmt.Sprintf("backup-%d", want.Unix()/60)
-		got := w.created[name]
-		if len(got) != 1 || got[0].Before(want) || got[0].After(want.Add(late)) {
-			t.Errorf("At %s was created at %v, want once at %s", name, got, want)
+	w.noteEvents()
+	w.changes = append(w.changes, fmt.Sprint(w.wall.Since(w.begin).Round(w.round), " ", what))
+}
+
+// noteDryRun notes a dry-run, unless it follows another one within minutes.
+func (w *world) noteDryRun() {
+	w.lock.Lock()
+	isFirst := w.wall.Since(w.dryRun) > 2*minute
+	w.dryRun = w.wall.Now()
+	w.lock.Unlock()
+	if isFirst {
+		w.note("dry-run")
+	}
+}
+
+func (w *world) noteEvents() {
+	for len(w.recorder.Events) > 0 {
+		if words := strings.Fields(<-w.recorder.Events); words[0] == corev1.EventTypeWarning {
+			w.changes = append(w.changes, words[1])
 		}
 	}
-	if len(w.created) != len(times) {
-		t.Errorf("%d Ats were created, want %d: %v", len(w.created), len(times), w.created)
+}
+
+// observe notes what changes. The nodes answer a rehearsal after half a second.
+func (w *world) observe(eventType watch.EventType, resource schema.GroupResource, object *unstructured.Unstructured) {
+	name := object.GetName()
+	_, number, _ := strings.Cut(name, "-")
+	if minutes, err := strconv.ParseInt(number, 10, 64); err == nil {
+		name = "of " + time.Unix(60*minutes, 0).Sub(w.begin).String()
+	}
+	switch {
+	case resource.Resource == "cronats":
+		w.lock.Lock()
+		text := status(w.begin, object.Object["status"])
+		changed := text != w.known[name]
+		w.known[name] = text
+		w.lock.Unlock()
+		if changed && name == "backup" {
+			w.note(text)
+		}
+	case eventType == watch.Added:
+		w.note("creates " + name)
+		if resource.Resource == "pods" {
+			time.AfterFunc(500*time.Millisecond, w.rehearse)
+		}
+	case eventType == watch.Deleted:
+		w.note("deletes " + name)
+	case resource.Resource == "ats" && len(object.GetFinalizers()) == 0 && object.GetGeneration() == 1 && w.known[name] == "":
+		w.known[name] = "released"
+		w.note("releases " + name)
 	}
 }
 
-// TestYearAway simulates a year without a controller: the latest time runs once.
-func TestYearAway(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.create(t, newCronAt("0 * * * *"))
-		time.Sleep(365*24*time.Hour + 10*time.Minute)
-		run(t, w, w.clock)
-		time.Sleep(time.Minute)
-		w.wantCreated(t, time.Hour, time.Now().Truncate(time.Hour))
-		if got := w.cronAt(t).Status; got.Missed == nil || got.Missed.Count != 100 || !got.NextScheduleTime.Equal(&metav1.Time{Time: time.Now().Truncate(time.Hour).Add(time.Hour)}) {
-			t.Errorf("missed %+v, next %s", got.Missed, got.NextScheduleTime)
-		}
-	})
+// status returns what a CronAt reports, without words.
+func status(begin time.Time, fields any) string {
+	status, _ := fields.(map[string]any)
+	text := "next"
+	if next, err := time.Parse(time.RFC3339, fmt.Sprint(status["nextScheduleTime"])); err == nil {
+		text += " " + next.Sub(begin).String()
+	}
+	if reason, ok := status["reason"]; ok {
+		text += fmt.Sprint(", ", reason)
+	}
+	if missed, ok := status["missed"].(map[string]any); ok {
+		text += fmt.Sprint(", missed ", missed["count"])
+	}
+	return text
 }
 
-// TestClockStep steps the wall clock: no time runs twice or early, and of the skipped
-// times, the latest runs.
-func TestClockStep(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		run(t, w, w.clock)
-		start := time.Now().Truncate(time.Hour)
-		w.create(t, newCronAt("0 * * * *"))
-		time.Sleep(90 * time.Minute)
-		w.clock.Set(3 * time.Hour)
-		time.Sleep(queue.SweepPeriod + time.Second)
-		w.wantCreated(t, 32*time.Minute, start.Add(time.Hour), start.Add(4*time.Hour))
-		w.clock.Set(0)
-		time.Sleep(3 * time.Hour)
-		w.wantCreated(t, 32*time.Minute, start.Add(time.Hour), start.Add(4*time.Hour))
-		time.Sleep(time.Hour)
-		w.wantCreated(t, 32*time.Minute, start.Add(time.Hour), start.Add(4*time.Hour), start.Add(5*time.Hour))
-	})
+// rehearse lets the node of a rehearsal find out that it passes, or that an image is missing.
+func (w *world) rehearse() {
+	pod, err := w.pods.Get(context.Background(), "backup-rehearsal", metav1.GetOptions{})
+	if err != nil {
+		w.t.Error(err)
+		return
+	}
+	w.lock.Lock()
+	container := corev1.ContainerStatus{Name: pod.Spec.Containers[0].Name}
+	if w.breaks {
+		container.State.Waiting = &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "no such image"}
+	} else {
+		container.State.Terminated = &corev1.ContainerStateTerminated{ExitCode: 128, Reason: "StartError", Message: pod.Spec.Containers[0].Command[0] + ": no such file"}
+		pod.Status.Phase = corev1.PodFailed
+	}
+	w.lock.Unlock()
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{container}
+	if _, err := w.pods.UpdateStatus(context.Background(), pod, metav1.UpdateOptions{}); err != nil {
+		w.t.Error(err)
+	}
 }
 
-// TestEdits edits, suspends and resumes a CronAt: times in the past do not run.
-func TestEdits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		run(t, w, w.clock)
-		start := time.Now().Truncate(time.Hour)
-		w.create(t, newCronAt("0 * * * *"))
-		time.Sleep(65 * time.Minute)
-		w.edit(t, func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Schedule = "3 * * * *" })
-		time.Sleep(time.Minute)
-		w.wantCreated(t, time.Second, start.Add(time.Hour))
-		w.edit(t, func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Suspend = ptr.To(true) })
-		time.Sleep(3 * time.Hour)
-		w.edit(t, func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Suspend = nil })
-		time.Sleep(time.Minute)
-		w.wantCreated(t, time.Second, start.Add(time.Hour))
-		if next, want := w.cronAt(t).Status.NextScheduleTime, start.Add(5*time.Hour+3*time.Minute); !next.Time.Equal(want) {
-			t.Errorf("next %s, want %s", next, want)
-		}
-		time.Sleep(time.Hour)
-		w.wantCreated(t, time.Second, start.Add(time.Hour), start.Add(5*time.Hour+3*time.Minute))
-	})
+func (w *world) setBreaks(breaks bool) {
+	w.lock.Lock()
+	defer w.lock.Unlock()
+	w.breaks = breaks
 }
 
-// TestStatusEdited changes nothing but the status by hand: it is corrected at once.
-func TestStatusEdited(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		run(t, w, w.clock)
-		w.create(t, newCronAt("0 0 1 1 *"))
-		time.Sleep(time.Minute)
-		cronAt := w.cronAt(t)
-		cronAt.Status.Active, cronAt.Status.NextScheduleTime = 5, nil
-		if _, err := w.person.CnatV1alpha1().CronAts(namespace).UpdateStatus(t.Context(), cronAt, metav1.UpdateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(time.Second)
-		if got := w.cronAt(t).Status; got.Active != 0 || got.NextScheduleTime == nil {
-			t.Errorf("%d are active, next %v: want none, and a time", got.Active, got.NextScheduleTime)
-		}
-	})
+// create creates an hourly CronAt.
+func (w *world) create(edits ...func(*v1alpha1.CronAt)) {
+	w.t.Helper()
+	cronAt := &v1alpha1.CronAt{
+		ObjectMeta: metav1.ObjectMeta{Name: "backup", Namespace: namespace},
+		Spec:       v1alpha1.CronAtSpec{Schedule: "0 * * * *", AtTemplate: v1alpha1.AtTemplateSpec{Spec: v1alpha1.RunSpec{Command: "true"}}},
+	}
+	for _, edit := range edits {
+		edit(cronAt)
+	}
+	_, cnat := harness.NewClients(w.t, w.server)
+	harness.Create(w.t, cnat.CnatV1alpha1().CronAts(cronAt.Namespace), cronAt)
 }
 
-// TestRecreated deletes a CronAt just after a run and creates it again: the Ats of the
-// earlier one are released, and the time does not run again.
-func TestRecreated(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		run(t, w, w.clock)
-		start := time.Now().Truncate(time.Hour)
-		w.create(t, newCronAt("0 * * * *"))
-		time.Sleep(time.Until(start.Add(time.Hour + time.Second)))
-		harness.Delete(t, w.person.CnatV1alpha1().CronAts(namespace), "backup")
-		w.create(t, newCronAt("0 * * * *"))
-		time.Sleep(time.Minute)
-		w.wantCreated(t, time.Second, start.Add(time.Hour))
-		for _, at := range w.ats(t) {
-			if plan.IsScheduled(&at) {
-				t.Errorf("At %s is not released", at.Name)
-			}
-		}
-		time.Sleep(time.Hour)
-		w.wantCreated(t, time.Second, start.Add(time.Hour), start.Add(2*time.Hour))
-	})
+func (w *world) edit(edit func(*v1alpha1.CronAt)) {
+	w.t.Helper()
+	cronAt := harness.Get(w.t, w.cronAts, "backup")
+	edit(cronAt)
+	harness.Update(w.t, w.cronAts, cronAt)
 }
 
-// TestStaleLook suspends, edits or deletes a CronAt without the controller's knowledge:
-// the controller reads it before it creates an At.
-func TestStaleLook(t *testing.T) {
-	for what, act := range map[string]func(*testing.T, *world){
-		"suspended": func(t *testing.T, w *world) {
-			t.Helper()
-			w.edit(t, func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Suspend = ptr.To(true) })
+// end lets the runs of all Ats succeed.
+func (w *world) end() {
+	w.t.Helper()
+	for _, at := range harness.List(w.t, w.ats).Items {
+		now := metav1.Time{Time: w.wall.Now()}
+		at.Status.Phase, at.Status.CompletionTime = v1alpha1.PhaseDone, &now
+		at.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionComplete, Status: metav1.ConditionTrue, LastTransitionTime: now}}
+		harness.UpdateStatus(w.t, w.ats, &at)
+	}
+}
+
+func schedule(schedule string) func(*v1alpha1.CronAt) {
+	return func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Schedule = schedule }
+}
+
+func suspend(cronAt *v1alpha1.CronAt) { cronAt.Spec.Suspend = ptr.To(true) }
+
+func forbid(cronAt *v1alpha1.CronAt) { cronAt.Spec.ConcurrencyPolicy = v1alpha1.ForbidConcurrent }
+
+func rehearse(cronAt *v1alpha1.CronAt) {
+	cronAt.Spec.Schedule, cronAt.Spec.AtTemplate.Spec.Rehearse = "0 3 * * *", true
+}
+
+func edits(edit func(*v1alpha1.CronAt)) func(*world) { return func(w *world) { w.edit(edit) } }
+
+// withoutWatches is what happens while the controller learns nothing.
+func withoutWatches(act func(*world)) func(*world) {
+	return func(w *world) { w.watches.Hold(); act(w) }
+}
+
+// slowLists lets each list of Ats take five seconds, after the first ones.
+func slowLists(w *world, request *http.Request) error {
+	if request.Method == http.MethodGet && path.Base(request.URL.Path) == "ats" && !harness.IsWatch(request) && time.Since(w.begin) > minute {
+		time.Sleep(5 * second)
+	}
+	return nil
+}
+
+// refusesPods refuses Pods for a quarter of an hour, and again after two hours.
+func refusesPods(w *world, request *http.Request) error {
+	if since := time.Since(w.begin); harness.Creates(request, "pods") && (since < 15*minute || since > 2*time.Hour) {
+		return apierrors.NewForbidden(corev1.Resource("pods"), "", errors.New("exceeded quota"))
+	}
+	return nil
+}
+
+// TestController runs the controller with one CronAt from midnight on.
+func TestController(t *testing.T) {
+	t.Parallel()
+	var others []string // more finalizers than are cached
+	for i := range 20 {
+		others = append(others, fmt.Sprintf("example.com/%d", i))
+	}
+	for name, tc := range map[string]struct {
+		cronAt     func(*v1alpha1.CronAt)
+		starts     time.Duration // when the controller starts
+		preflights bool
+		answer     func(w *world, request *http.Request) error
+		acts       map[time.Duration]func(*world)
+		round      time.Duration // of the times of changes; by default a second
+		lasts      time.Duration
+		want       []string
+	}{
+		"it runs, and keeps no history": {
+			cronAt: func(cronAt *v1alpha1.CronAt) { cronAt.Spec.SuccessfulAtsHistoryLimit = ptr.To[int32](0) },
+			acts:   map[time.Duration]func(*world){time.Hour + minute: (*world).end}, lasts: time.Hour + 10*minute,
+			want: []string{"0s next", "0s next 1h0m0s", "1h0m0s creates of 1h0m0s", "1h0m0s next 2h0m0s", "1h0m10s releases of 1h0m0s", "1h1m11s deletes of 1h0m0s"},
 		},
-		"edited": func(t *testing.T, w *world) {
-			t.Helper()
-			w.edit(t, func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Schedule = "0 0 1 1 *" })
+		"a year without a controller": {starts: 365*day + 10*minute, lasts: 365*day + 11*minute, want: []string{"0s next", "8760h10m0s next, missed 100", "MissSchedule", "8760h10m0s creates of 8760h0m0s", "8760h10m0s next 8761h0m0s, missed 100", "8760h10m10s releases of 8760h0m0s"}},
+		"the clock is stepped, and back": {
+			acts: map[time.Duration]func(*world){
+				90*minute + 30*second: func(w *world) { w.wall.Set(3 * time.Hour) }, 92 * minute: func(w *world) { w.wall.Set(0) },
+			},
+			lasts: 5*time.Hour + minute,
+			want:  []string{"0s next", "0s next 1h0m0s", "1h0m0s creates of 1h0m0s", "1h0m0s next 2h0m0s", "1h0m10s releases of 1h0m0s", "4h31m0s next 2h0m0s, missed 2", "MissSchedule", "4h31m0s creates of 4h0m0s", "4h31m0s next 5h0m0s, missed 2", "4h31m10s releases of 4h0m0s", "5h0m0s creates of 5h0m0s", "5h0m0s next 6h0m0s, missed 2", "5h0m10s releases of 5h0m0s"},
 		},
-		"deleted": func(t *testing.T, w *world) {
-			t.Helper()
-			if err := w.person.CnatV1alpha1().CronAts(namespace).Delete(t.Context(), "backup", metav1.DeleteOptions{}); err != nil {
-				t.Error(err)
-			}
+		"it is edited, suspended and resumed": {
+			acts: map[time.Duration]func(*world){
+				65 * minute: edits(schedule("3 * * * *")), 66 * minute: edits(suspend),
+				4*time.Hour + 6*minute: edits(func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Suspend = nil }),
+			},
+			lasts: 5*time.Hour + 10*minute,
+			want:  []string{"0s next", "0s next 1h0m0s", "1h0m0s creates of 1h0m0s", "1h0m0s next 2h0m0s", "1h0m10s releases of 1h0m0s", "1h5m0s next 2h3m0s", "1h6m0s next, Suspended", "4h6m0s next 5h3m0s", "5h3m0s creates of 5h3m0s", "5h3m0s next 6h3m0s", "5h3m10s releases of 5h3m0s"},
+		},
+		"its status is changed by hand": {
+			acts: map[time.Duration]func(*world){minute: func(w *world) {
+				cronAt := harness.Get(w.t, w.cronAts, "backup")
+				cronAt.Status.Active, cronAt.Status.NextScheduleTime = 5, nil
+				harness.UpdateStatus(w.t, w.cronAts, cronAt)
+			}},
+			lasts: 2 * minute,
+			want:  []string{"0s next", "0s next 1h0m0s", "1m0s next", "1m0s next 1h0m0s"},
+		},
+		"it is deleted and created again": {
+			acts:  map[time.Duration]func(*world){time.Hour + second: func(w *world) { harness.Delete(w.t, w.cronAts, "backup"); w.create() }},
+			lasts: 2*time.Hour + minute,
+			want:  []string{"0s next", "0s next 1h0m0s", "1h0m0s creates of 1h0m0s", "1h0m0s next 2h0m0s", "1h0m1s next", "1h0m1s next 2h0m0s", "1h0m10s releases of 1h0m0s", "2h0m0s creates of 2h0m0s", "2h0m0s next 3h0m0s", "2h0m10s releases of 2h0m0s"},
+		},
+		"it is suspended, unseen": {acts: map[time.Duration]func(*world){time.Hour - second: withoutWatches(edits(suspend))}, lasts: time.Hour + 8*second, want: []string{"0s next", "0s next 1h0m0s"}},
+		"it is edited, unseen":    {acts: map[time.Duration]func(*world){time.Hour - second: withoutWatches(edits(schedule("0 0 1 1 *")))}, lasts: time.Hour + 8*second, want: []string{"0s next", "0s next 1h0m0s"}},
+		"it is deleted, unseen": {
+			acts:  map[time.Duration]func(*world){time.Hour - second: withoutWatches(func(w *world) { harness.Delete(w.t, w.cronAts, "backup") })},
+			lasts: time.Hour + 8*second,
+			want:  []string{"0s next", "0s next 1h0m0s"},
+		},
+		"its new At is not seen":    {acts: map[time.Duration]func(*world){time.Hour - second: withoutWatches(func(*world) {})}, lasts: time.Hour + 15*second, want: []string{"0s next", "0s next 1h0m0s", "1h0m0s creates of 1h0m0s", "1h0m0s next 2h0m0s"}},
+		"its Ats are listed slowly": {cronAt: forbid, answer: slowLists, lasts: time.Hour + minute, want: []string{"0s next", "0s next 1h0m0s", "1h0m5s creates of 1h0m0s", "1h0m5s next 2h0m0s", "1h0m15s releases of 1h0m0s"}},
+		"its Ats are listed slowly, meanwhile it is suspended": {
+			cronAt: forbid, answer: slowLists,
+			acts: map[time.Duration]func(*world){time.Hour - second: withoutWatches(func(*world) {}), time.Hour + 2*second: edits(suspend)}, lasts: time.Hour + minute,
+			want: []string{"0s next", "0s next 1h0m0s", "1h0m5s next, Suspended, missed 1", "MissSchedule"},
+		},
+		"others have very many finalizers": {
+			acts: map[time.Duration]func(*world){
+				time.Hour + second: func(w *world) {
+					for _, at := range harness.List(w.t, w.ats).Items {
+						at.Finalizers = append(slices.Clone(others), at.Finalizers...)
+						harness.Update(w.t, w.ats, &at)
+					}
+				},
+				time.Hour + minute: func(w *world) {
+					if ats := harness.List(w.t, w.ats).Items; len(ats) != 1 || !slices.Equal(ats[0].Finalizers, others) {
+						w.t.Errorf("Ats %+v, want one with the finalizers of others", ats)
+					}
+				},
+			},
+			lasts: time.Hour + 2*minute,
+			want:  []string{"0s next", "0s next 1h0m0s", "1h0m0s creates of 1h0m0s", "1h0m0s next 2h0m0s"},
+		},
+		"preflights": {
+			cronAt: schedule("0 3,15 * * *"), preflights: true,
+			acts:  map[time.Duration]func(*world){4 * time.Hour: edits(func(cronAt *v1alpha1.CronAt) { cronAt.Spec.AtTemplate.Spec.Command = "false" })},
+			lasts: 16 * time.Hour,
+			want:  []string{"0s next", "0s next 3h0m0s", "1s dry-run", "2h49m18s dry-run", "3h0m0s creates of 3h0m0s", "3h0m0s next 15h0m0s", "3h0m10s releases of 3h0m0s", "4h0m1s dry-run", "14h49m18s dry-run", "15h0m0s creates of 15h0m0s", "15h0m0s next 27h0m0s", "15h0m10s releases of 15h0m0s"},
+		},
+		"preflights, refused": {cronAt: schedule("0 3 * * *"), preflights: true, answer: refusesPods, round: 2 * minute, lasts: 3*time.Hour + minute, want: []string{"0s next", "0s next 3h0m0s", "0s dry-run", "0s next 3h0m0s, PodRefused", "PodRefused", "16m0s next 3h0m0s", "2h50m0s dry-run", "2h50m0s next 3h0m0s, PodRefused", "PodRefused", "3h0m0s creates of 3h0m0s", "3h0m0s next 27h0m0s, PodRefused", "3h0m0s releases of 3h0m0s"}},
+		"rehearsals": {
+			cronAt: rehearse, preflights: true,
+			acts: map[time.Duration]func(*world){
+				10 * minute: edits(func(cronAt *v1alpha1.CronAt) {
+					cronAt.Annotations = map[string]string{v1alpha1.AnnotationRehearsalRequestedAt: time.Now().UTC().Format(time.RFC3339)}
+				}),
+				20 * minute: func(w *world) { w.setBreaks(true) }, 2*time.Hour + 55*minute: func(w *world) { w.setBreaks(false) },
+			},
+			lasts: 3*time.Hour + 30*minute,
+			want:  []string{"0s next", "0s next 3h0m0s", "1s dry-run", "1s creates backup-rehearsal", "2s deletes backup-rehearsal", "10m1s dry-run", "10m1s creates backup-rehearsal", "10m2s deletes backup-rehearsal", "2h49m18s dry-run", "2h49m18s creates backup-rehearsal", "2h49m38s deletes backup-rehearsal", "2h49m38s next 3h0m0s, ImagePullFailed", "ImagePullFailed", "2h59m37s dry-run", "3h0m0s creates of 3h0m0s", "3h0m0s next 27h0m0s, ImagePullFailed", "3h0m1s creates backup-rehearsal", "3h0m2s deletes backup-rehearsal", "3h0m2s next 27h0m0s", "3h0m10s releases of 3h0m0s"},
 		},
 	} {
-		t.Run(what, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t)
-				watches := harness.NewWatches(t, w)
-				run(t, watches, w.clock)
-				w.create(t, newCronAt("0 * * * *"))
-				time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour - time.Second)))
-				watches.Hold()
-				act(t, w)
-				time.Sleep(10 * time.Second)
-				w.wantCreated(t, 0)
+				if tc.answer == nil {
+					tc.answer = works
+				}
+				w := newWorld(t, tc.answer)
+				w.round = max(w.round, tc.round)
+				w.create(func(cronAt *v1alpha1.CronAt) {
+					if tc.cronAt != nil {
+						tc.cronAt(cronAt)
+					}
+				})
+				time.Sleep(tc.starts)
+				w.start(tc.preflights)
+				for _, after := range slices.Sorted(maps.Keys(tc.acts)) {
+					time.Sleep(time.Until(w.begin.Add(after)))
+					tc.acts[after](w)
+				}
+				time.Sleep(time.Until(w.begin.Add(tc.lasts)))
+				w.lock.Lock()
+				defer w.lock.Unlock()
+				w.noteEvents()
+				if diff := cmp.Diff(tc.want, w.changes); diff != "" {
+					t.Errorf("changes (-want +got):\n%s", diff)
+				}
 			})
 		})
 	}
 }
 
-// TestFreshness lets many CronAts become due at one instant: while the watch reports the
-// writes of the controller, few of them are read. If the watch begins to lag, the
-// controller reads them again after half a second.
-func TestFreshness(t *testing.T) {
+// TestMany lets very many CronAts become due at one instant. Their Ats are created before most of
+// their statuses are written. While the watch reports the writes of the controller, few CronAts are
+// read. If the watch begins to lag, the controller reads them again after half a second.
+func TestMany(t *testing.T) {
 	const number = 500
-	for what, tc := range map[string]struct {
+	for name, tc := range map[string]struct {
 		lags     bool
-		min, max int32
+		min, max int64
 	}{
 		"watch is up to date": {min: 1, max: number / 20},
 		"watch lags":          {lags: true, min: number / 4, max: number * 3 / 4},
 	} {
-		t.Run(what, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t)
-				var reads atomic.Int32
-				watches := harness.NewWatches(t, harness.RoundTripper(func(request *http.Request) (*http.Response, error) {
+				var reads, recorded, before atomic.Int64 // before: the last At was created
+				w := newWorld(t, func(_ *world, request *http.Request) error {
 					if !harness.IsWatch(request) {
 						time.Sleep(3 * time.Millisecond)
 					}
-					if request.Method == http.MethodGet && path.Base(path.Dir(request.URL.Path)) == "cronats" {
+					switch {
+					case harness.Creates(request, "ats"):
+						before.Store(recorded.Load())
+					case request.Method == http.MethodPatch:
+						recorded.Add(1)
+					case path.Base(path.Dir(request.URL.Path)) == "cronats":
 						reads.Add(1)
 					}
-					return w.RoundTrip(request)
-				}))
-				run(t, watches, w.clock)
-				due := time.Now().Truncate(time.Hour).Add(time.Hour)
-				w.createMany(t, number, "0 * * * *")
+					return nil
+				})
+				for i := range number {
+					w.create(func(cronAt *v1alpha1.CronAt) { cronAt.Name = fmt.Sprint("cronat-", i) })
+				}
+				w.start(false)
+				due := w.begin.Add(time.Hour)
 				time.Sleep(time.Until(due))
 				reads.Store(0)
+				recorded.Store(0)
 				if tc.lags {
 					time.Sleep(100 * time.Millisecond)
-					watches.Hold()
+					w.watches.Hold()
 				}
-				time.Sleep(5 * time.Second)
+				time.Sleep(5 * second)
 				if got := reads.Load(); got < tc.min || got > tc.max {
 					t.Errorf("%d CronAts were read, want %d to %d", got, tc.min, tc.max)
 				}
-				if ats := w.ats(t); len(ats) != number {
-					t.Errorf("%d Ats were created, want %d", len(ats), number)
+				if got := before.Load(); got > number/5 {
+					t.Errorf("%d of %d statuses were written before the last At was created", got, number)
 				}
-				watches.Release()
-				time.Sleep(time.Minute)
-				w.wantRecorded(t, number, due)
+				w.watches.Release()
+				time.Sleep(minute)
+				if got := len(harness.List(t, w.ats).Items); got != number {
+					t.Errorf("%d Ats were created, want %d", got, number)
+				}
+				for _, cronAt := range harness.List(t, w.cronAts).Items {
+					if last := cronAt.Status.LastScheduleTime; !last.Equal(&metav1.Time{Time: due}) || cronAt.Status.Missed != nil {
+						t.Errorf("CronAt %s: last %v, missed %+v; want %s, and none", cronAt.Name, last, cronAt.Status.Missed, due)
+					}
+				}
 			})
 		})
 	}
-}
-
-// createMany creates a number of CronAts.
-func (w *world) createMany(t *testing.T, number int, schedule string) {
-	t.Helper()
-	for i := range number {
-		w.create(t, newCronAt(schedule, func(cronAt *v1alpha1.CronAt) { cronAt.Name = fmt.Sprintf("cronat-%d", i) }))
-	}
-}
-
-// wantRecorded checks that a number of CronAts have recorded a time and missed none.
-func (w *world) wantRecorded(t *testing.T, number int, due time.Time) {
-	t.Helper()
-	cronAts := harness.List(t, w.person.CnatV1alpha1().CronAts(namespace))
-	for _, cronAt := range cronAts.Items {
-		if last := cronAt.Status.LastScheduleTime; last == nil || last.Time.Before(due) || cronAt.Status.Missed != nil {
-			t.Errorf("CronAt %s: last %v, missed %+v; want %s, and none", cronAt.Name, last, cronAt.Status.Missed, due)
-		}
-	}
-	if len(cronAts.Items) != number {
-		t.Errorf("%d CronAts, want %d", len(cronAts.Items), number)
-	}
-}
-
-// wantEachOnce checks that a number of Ats were created, none of them twice.
-func (w *world) wantEachOnce(t *testing.T, number int) {
-	t.Helper()
-	w.lock.Lock()
-	defer w.lock.Unlock()
-	for name, times := range w.created {
-		if len(times) != 1 {
-			t.Errorf("At %s was created at %v, want once", name, times)
-		}
-	}
-	if len(w.created) != number {
-		t.Errorf("%d Ats were created, want %d", len(w.created), number)
-	}
-}
-
-// TestBurst creates many CronAts that are due at one instant: the Ats are created before
-// most of the statuses are written.
-func TestBurst(t *testing.T) {
-	const number = 500
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		var recorded, before atomic.Int64 // before: when the last At was created
-		run(t, harness.RoundTripper(func(request *http.Request) (*http.Response, error) {
-			if !request.URL.Query().Has("watch") {
-				time.Sleep(5 * time.Millisecond)
-			}
-			switch request.Method {
-			case http.MethodPost:
-				before.Store(recorded.Load())
-			case http.MethodPatch:
-				body, err := io.ReadAll(request.Body)
-				if err != nil {
-					return nil, err
-				}
-				request.Body = io.NopCloser(bytes.NewReader(body))
-				if bytes.Contains(body, []byte("lastScheduleTime")) {
-					recorded.Add(1)
-				}
-			}
-			return w.RoundTrip(request)
-		}), w.clock)
-		due := time.Now().Truncate(time.Hour).Add(time.Hour)
-		w.createMany(t, number, "0 * * * *")
-		time.Sleep(time.Until(due) + 15*time.Second)
-		if got := before.Load(); got > number/5 {
-			t.Errorf("%d of %d statuses were written before the last At was created", got, number)
-		}
-		w.wantRecorded(t, number, due)
-		w.wantEachOnce(t, number)
-	})
-}
-
-// TestBurstOften creates many CronAts that are due as often as possible.
-func TestBurstOften(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const number = 100
-		w := newWorld(t)
-		run(t, w, w.clock)
-		w.createMany(t, number, "@every 1m")
-		start := time.Now()
-		time.Sleep(15*time.Minute + 2*time.Second)
-		w.wantRecorded(t, number, start.Add(14*time.Minute))
-		w.wantEachOnce(t, 15*number)
-	})
 }
 
 // TestSlowTenants has very many CronAts in namespaces whose webhooks hang. That of another
 // namespace is not delayed.
 func TestSlowTenants(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		run(t, harness.RoundTripper(func(request *http.Request) (*http.Response, error) {
+		w := newWorld(t, func(_ *world, request *http.Request) error {
 			if request.Method == http.MethodPost && strings.Contains(request.URL.Path, "/slow-") {
-				time.Sleep(10 * time.Second)
+				time.Sleep(10 * second)
 			}
-			return w.RoundTrip(request)
-		}), w.clock)
-		due := time.Now().Truncate(time.Hour).Add(time.Hour)
-		for i := range 3 {
-			for j := range 100 {
-				w.create(t, newCronAt("0 * * * *", func(cronAt *v1alpha1.CronAt) {
-					cronAt.Namespace, cronAt.Name = fmt.Sprint("slow-", i), fmt.Sprint("slow-", j)
-				}))
-			}
-		}
-		w.create(t, newCronAt("0 * * * *"))
-		time.Sleep(time.Until(due) + time.Minute)
-		w.lock.Lock()
-		defer w.lock.Unlock()
-		got := w.created[fmt.Sprintf("backup-%d", due.Unix()/60)]
-		if len(got) != 1 || got[0].Sub(due) >= 2*time.Second { // Each of the two workers here may be lent twice, for half a second each.
-			t.Errorf("the At was created at %v, want once within two seconds after %v", got, due)
-		}
-	})
-}
-
-// TestSlowList suspends a CronAt after it was read, while its Ats are listed, without the
-// controller's knowledge: no At is created.
-func TestSlowList(t *testing.T) {
-	for testName, suspend := range map[string]bool{"suspended": true, "not suspended": false} {
-		t.Run(testName, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t)
-				var slow atomic.Bool
-				watches := harness.NewWatches(t, harness.RoundTripper(func(request *http.Request) (*http.Response, error) {
-					if slow.Load() && !harness.IsWatch(request) && request.Method == http.MethodGet && path.Base(request.URL.Path) == "ats" {
-						time.Sleep(5 * time.Second)
-					}
-					return w.RoundTrip(request)
-				}))
-				run(t, watches, w.clock)
-				w.create(t, newCronAt("0 * * * *", func(cronAt *v1alpha1.CronAt) { cronAt.Spec.ConcurrencyPolicy = v1alpha1.ForbidConcurrent }))
-				due := time.Now().Truncate(time.Hour).Add(time.Hour)
-				time.Sleep(time.Until(due) - time.Second)
-				slow.Store(true)
-				watches.Hold()
-				time.Sleep(time.Until(due) + 2*time.Second)
-				if suspend {
-					w.edit(t, func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Suspend = ptr.To(true) })
-				}
-				time.Sleep(time.Minute)
-				w.lock.Lock()
-				created := len(w.created)
-				w.lock.Unlock()
-				if got, want := created > 0, !suspend; got != want {
-					t.Errorf("an At was created: %v, want %v", got, want)
-				}
-			})
+			return nil
 		})
-	}
-}
-
-// TestStaleRecord hides a new At from the controller that has created it: the controller
-// looks for it.
-func TestStaleRecord(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		watches := harness.NewWatches(t, w)
-		run(t, watches, w.clock)
-		w.create(t, newCronAt("0 * * * *"))
-		due := time.Now().Truncate(time.Hour).Add(time.Hour)
-		time.Sleep(time.Until(due) - time.Second)
-		watches.Hold()
-		time.Sleep(time.Until(due) + 10*time.Second)
-		w.wantRecorded(t, 1, due)
-		w.wantCreated(t, time.Second, due)
-	})
-}
-
-// TestStandby checks that there is no work on standby.
-func TestStandby(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		_, client := harness.NewClients(t, w)
-		factory := cnatinformers.NewSharedInformerFactory(client, 0)
-		c, err := NewController(t.Context(), client, factory.Cnat().V1alpha1().CronAts(), factory.Cnat().V1alpha1().Ats(), (*preflight.Checks)(nil), &record.FakeRecorder{}, w.clock)
-		if err != nil {
-			t.Fatal(err)
+		for i := range 300 {
+			w.create(func(cronAt *v1alpha1.CronAt) {
+				cronAt.Namespace, cronAt.Name = fmt.Sprint("slow-", i%3), fmt.Sprint("slow-", i)
+			})
 		}
-		defer c.queue.ShutDown()
-		c.queue.Add(cache.NewObjectName(namespace, "backup"))
-		if got := c.queue.Len(); got != 0 {
-			t.Errorf("%d items in the queue of a standby", got)
+		w.create()
+		w.start(false)
+		time.Sleep(time.Hour + 2*second) // Each of the two workers here may be lent twice, for half a second each.
+		if got := len(harness.List(t, w.ats).Items); got != 1 {
+			t.Errorf("%d Ats were created, want 1", got)
 		}
+		time.Sleep(time.Hour)
 	})
 }
 
@@ -573,34 +545,29 @@ func TestStandby(t *testing.T) {
 // Allow and without a starting deadline. When the cause is gone, one At starts.
 func TestBlockedAllow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		run(t, w, w.clock)
-		w.create(t, newCronAt("*/10 * * * *"))
-		ats := w.person.CnatV1alpha1().Ats(namespace)
-		time.Sleep(time.Minute)
+		w := newWorld(t, works)
+		w.create(schedule("*/10 * * * *"))
+		w.start(false)
+		var left []string
 		for range 2 * 24 * 6 {
-			time.Sleep(10 * time.Minute)
-			for _, at := range w.ats(t) {
-				now := metav1.Time{Time: w.clock.Now()}
-				switch instant, err := plan.Instant(&at.Spec); {
+			time.Sleep(10*minute + second)
+			left = nil
+			for _, at := range harness.List(t, w.ats).Items {
+				now := metav1.Time{Time: w.wall.Now()}
+				due, err := plan.Instant(&at.Spec)
+				switch {
 				case err != nil:
 					t.Fatal(err)
 				case at.Status.Phase == v1alpha1.PhaseDone:
 					continue
-				case plan.StartingTimeLeft(instant, at.Spec.StartingDeadlineSeconds, now.Time) <= 0:
+				case plan.StartingTimeLeft(due, at.Spec.StartingDeadlineSeconds, now.Time) <= 0:
 					at.Status.Phase, at.Status.CompletionTime = v1alpha1.PhaseDone, &now
 					at.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionFailed, Status: metav1.ConditionTrue, LastTransitionTime: now, Reason: v1alpha1.ReasonStartingDeadlineExceeded}}
 				default:
-					at.Status.Phase = v1alpha1.PhasePending
+					left = append(left, at.Name)
 					at.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionBlocked, Status: metav1.ConditionTrue, LastTransitionTime: now, Reason: v1alpha1.ReasonPodRefused, Message: "exceeded quota"}}
 				}
-				harness.UpdateStatus(t, ats, &at)
-			}
-		}
-		var left []string
-		for _, at := range w.ats(t) {
-			if at.Status.Phase != v1alpha1.PhaseDone && at.Spec.StartingDeadlineSeconds == nil {
-				left = append(left, at.Name)
+				harness.UpdateStatus(t, w.ats, &at)
 			}
 		}
 		if len(left) != 1 {
@@ -609,49 +576,87 @@ func TestBlockedAllow(t *testing.T) {
 	})
 }
 
-// TestManyFinalizers releases an At with more finalizers than are cached. It keeps those of
-// others.
-func TestManyFinalizers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		run(t, w, w.clock)
-		w.create(t, newCronAt("0 * * * *"))
-		time.Sleep(time.Hour + time.Second)
-		var others []string
-		for i := range 20 {
-			others = append(others, fmt.Sprintf("example.com/%d", i))
+// TestOverdue looks each minute for CronAts whose next time is past. From one hour on until two,
+// something does not work.
+func TestOverdue(t *testing.T) {
+	faulty := func(isFaulty func(*http.Request) bool, err error) func(*world, *http.Request) error {
+		return func(w *world, request *http.Request) error {
+			if since := time.Since(w.begin); since < time.Hour || since >= 2*time.Hour || !isFaulty(request) {
+				return nil
+			}
+			return err
 		}
-		for _, at := range w.ats(t) {
-			at.Finalizers = append(slices.Clone(others), at.Finalizers...)
-			harness.Update(t, w.person.CnatV1alpha1().Ats(namespace), &at)
-		}
-		time.Sleep(time.Minute)
-		ats := w.ats(t)
-		if len(ats) != 1 || !slices.Equal(ats[0].Finalizers, others) {
-			t.Errorf("got %v, want one At with finalizers %q", ats, others)
-		}
-	})
+	}
+	creates := func(request *http.Request) bool { return harness.Creates(request, "ats") }
+	writesStatus := func(request *http.Request) bool { return path.Base(request.URL.Path) == "status" }
+	quota, lost := apierrors.NewForbidden(v1alpha1.Resource("ats"), "backup", errors.New("exceeded quota")), errors.New("connection refused")
+	for name, tc := range map[string]struct {
+		edit   func(*v1alpha1.CronAt)
+		answer func(*world, *http.Request) error
+		want   bool
+	}{
+		"steady":                       {edit: schedule("*/10 * * * *"), answer: works},
+		"waits for an earlier At":      {edit: forbid, answer: works},
+		"a short deadline":             {edit: func(cronAt *v1alpha1.CronAt) { cronAt.Spec.StartingDeadlineSeconds = ptr.To[int64](1) }, answer: works},
+		"spread":                       {edit: func(cronAt *v1alpha1.CronAt) { cronAt.Spec.SpreadSeconds = ptr.To[int32](3600) }, answer: works},
+		"suspended":                    {edit: suspend, answer: works},
+		"never":                        {edit: schedule("0 0 30 2 *"), answer: works},
+		"the At is refused":            {edit: schedule("*/10 * * * *"), answer: faulty(creates, quota)},
+		"the At cannot be created":     {edit: schedule("*/10 * * * *"), answer: faulty(creates, lost), want: true},
+		"the status cannot be written": {edit: schedule("*/10 * * * *"), answer: faulty(writesStatus, lost), want: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, tc.answer)
+				w.create(tc.edit)
+				w.start(false)
+				for minutes := range 180 {
+					time.Sleep(minute)
+					if tc.want && (minutes >= 60 && minutes < 75 || minutes >= 120 && minutes < 125) {
+						continue // Due times come every ten minutes, and retries every minute.
+					}
+					overdue := cronplan.Overdue(harness.Get(t, w.cronAts, "backup"), w.wall.Now())
+					if want := tc.want && minutes >= 75 && minutes < 120; (overdue > minute) != want {
+						t.Errorf("after %d minutes it is overdue for %s", minutes, overdue)
+					}
+				}
+			})
+		})
+	}
 }
 
-// TestPageSize checks that few Ats are read at a time: each may be large.
-func TestPageSize(t *testing.T) {
+// TestPreflightStart creates very many CronAts of the same Pod: they share a dry-run. A controller
+// that starts does not send it again, unless it was refused.
+func TestPreflightStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		limits := map[string]bool{}
-		run(t, harness.RoundTripper(func(request *http.Request) (*http.Response, error) {
-			if query := request.URL.Query(); query.Has("labelSelector") {
-				w.lock.Lock()
-				limits[query.Get("limit")] = true
-				w.lock.Unlock()
+		var refuses atomic.Bool
+		w := newWorld(t, func(_ *world, request *http.Request) error {
+			if refuses.Load() && harness.Creates(request, "pods") {
+				return apierrors.NewForbidden(corev1.Resource("pods"), "", errors.New("exceeded quota"))
 			}
-			return w.RoundTrip(request)
-		}), w.clock)
-		w.create(t, newCronAt("0 * * * *", func(cronAt *v1alpha1.CronAt) { cronAt.Spec.ConcurrencyPolicy = v1alpha1.ForbidConcurrent }))
-		time.Sleep(time.Hour + time.Minute)
+			return nil
+		})
+		for i := range 1000 {
+			w.create(schedule("0 9 * * *"), func(cronAt *v1alpha1.CronAt) {
+				cronAt.Name, cronAt.Spec.Suspend = fmt.Sprint("cronat-", i), ptr.To(i%2 == 0)
+			})
+		}
+		w.start(true)
+		time.Sleep(20 * minute) // so that no answer is shared any more
+		w.stop()
+		w.start(true)
+		time.Sleep(20 * minute)
+		refuses.Store(true)
+		w.create(schedule("0 9 * * *"))
+		time.Sleep(3 * second)
+		w.stop()
+		refuses.Store(false)
+		w.start(true)
+		time.Sleep(3 * second)
 		w.lock.Lock()
 		defer w.lock.Unlock()
-		if !limits["20"] || len(limits) != 1 {
-			t.Errorf("got limits %v, want 20", limits)
+		if diff := cmp.Diff([]string{"1s dry-run", "40m0s next", "40m0s next 9h0m0s", "40m1s dry-run", "40m1s next 9h0m0s, PodRefused", "PodRefused", "40m4s next 9h0m0s"}, w.changes); diff != "" {
+			t.Errorf("changes (-want +got):\n%s", diff)
 		}
 	})
 }
