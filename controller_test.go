@@ -142,7 +142,12 @@ func newFixture(t *testing.T, w world, clock clock.WithTicker) *fixture {
 func (f *fixture) answer(faults map[string]error) {
 	for verbAndResource, err := range faults {
 		verb, resource, _ := strings.Cut(verbAndResource, " ")
-		fault := func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, err }
+		fault := func(clienttesting.Action) (bool, runtime.Object, error) {
+			if errors.Is(err, errPanic) {
+				panic("an unexpected object")
+			}
+			return true, nil, err
+		}
 		f.kubeClient.PrependReactor(verb, resource, fault)
 		f.cnatClient.PrependReactor(verb, resource, fault)
 	}
@@ -222,15 +227,13 @@ func newPod(phase corev1.PodPhase, mutate ...func(*corev1.Pod)) *corev1.Pod {
 	return pod
 }
 
-func owner(apiVersion, kind, name string, uid types.UID) func(*corev1.Pod) {
+func owner(apiVersion, kind string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) {
-		pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: apiVersion, Kind: kind, Name: name, UID: uid, Controller: ptr.To(true)}}
+		pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: apiVersion, Kind: kind, Name: name.Name, UID: "at-uid", Controller: ptr.To(true)}}
 	}
 }
 
 func withActiveDeadline(at *v1alpha1.At) { at.Spec.ActiveDeadlineSeconds = ptr.To[int64](60) }
-
-func withShortDeadline(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](10) }
 
 func withRestart(at *v1alpha1.At) {
 	at.Spec.Command, at.Spec.Restart = "", &v1alpha1.AtRestart{Kind: v1alpha1.RestartDeployment, Name: "web"}
@@ -240,8 +243,7 @@ func noOwner(pod *corev1.Pod) { pod.OwnerReferences, pod.Labels, pod.Finalizers 
 
 // earlier makes a Pod that of an earlier At with this name.
 func earlier(pod *corev1.Pod) {
-	owner("cnat.programming-kubernetes.info/v1alpha1", "At", name.Name, "earlier")(pod)
-	pod.UID, pod.Labels[v1alpha1.LabelAtUID] = "earlier-pod", "earlier"
+	pod.OwnerReferences[0].UID, pod.UID, pod.Labels[v1alpha1.LabelAtUID] = "earlier", "earlier-pod", "earlier"
 }
 
 // nextAttempt makes an At one whose first attempt has failed and whose second is due.
@@ -301,14 +303,20 @@ func workIn(t *testing.T, c *Controller, workers int) (stop func()) {
 	return harness.Run(ctx, t, func(ctx context.Context) { c.Run(ctx, workers) })
 }
 
-// TestSyncHandler takes all steps of a sync. The tests of pkg/plan cover the decisions, those
-// of pkg/steps the single requests.
+// TestSyncHandler takes an At from the queue, and says what follows: requests, those for Ats first,
+// events, what is counted, and when the At is synced again. The tests of pkg/plan cover the decisions,
+// those of pkg/steps the single requests.
 func TestSyncHandler(t *testing.T) {
+	registerMetrics()
 	forbidden := apierrors.NewForbidden(podsResource.GroupResource(), "example-at-pod", errors.New("exceeded quota"))
+	invalid := apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "example-at-pod", field.ErrorList{field.Required(field.NewPath("spec", "containers"), "")})
 	unavailable := errors.New("connection refused")
-	const atOnce = time.Nanosecond // after a status was written
 	done := ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, "", due)
 	second := func(pod *corev1.Pod) { pod.UID = "second" }
+	exitsWith1 := func(pod *corev1.Pod) {
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: pod.Spec.Containers[0].Name, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1}}}}
+	}
+	withRetry := func(at *v1alpha1.At) { at.Spec.BackoffLimit = ptr.To[int32](1) }
 	withTTL := func(at *v1alpha1.At) { at.Spec.TTLSecondsAfterFinished = ptr.To[int32](60) }
 	ats := func(mutate ...func(*v1alpha1.At)) []*v1alpha1.At { return []*v1alpha1.At{newAt(mutate...)} }
 	pods := func(phase corev1.PodPhase, mutate ...func(*corev1.Pod)) []*corev1.Pod {
@@ -321,211 +329,101 @@ func TestSyncHandler(t *testing.T) {
 		written *v1alpha1.At
 		// faults of the API server, by verb and resource
 		faults map[string]error
-		// expectations
-		want       []string // requests: those for Ats first
-		wantEvents []string
-		wantDelay  time.Duration
-		wantErr    string
+		want   string
 	}{
-		"the At is gone": {},
-		"not due yet":    {world: world{ats: ats()}, after: -10 * time.Second, wantDelay: 10 * time.Second},
-		"due: one read of the At, one create, and nothing else": {
-			world: world{ats: ats()}, want: []string{"get ats", "create pods"}, wantDelay: time.Minute,
-		},
-		"due, the Pod was already created, but the response was lost": {
-			world: world{ats: ats(), livePods: pods(corev1.PodPending)},
-			want:  []string{"get ats", "patch ats RUNNING", "create pods", "get pods"}, wantDelay: atOnce, wantEvents: []string{"Normal SuccessfulCreate"},
-		},
-		"due, an unrelated Pod has the name": {
-			world: world{ats: ats(), livePods: pods(corev1.PodSucceeded, noOwner)},
-			want:  []string{"get ats", "patch ats  PodNameConflict", "create pods", "get pods"}, wantEvents: []string{"Warning PodNameConflict"}, wantErr: "does not belong to this At",
-		},
-		"due, but another controller has run it, and its Pod is gone": {
-			world: world{ats: ats(), liveAts: ats(running, done)}, want: []string{"get ats"},
-		},
-		"the Pod is seen": {
-			world: world{ats: ats(), cachedPods: pods(corev1.PodPending)},
-			want:  []string{"patch ats RUNNING"}, wantDelay: atOnce, wantEvents: []string{"Normal SuccessfulCreate"},
-		},
-		"the Pod has succeeded: it keeps its finalizer": {
-			world: world{ats: ats(running), cachedPods: pods(corev1.PodSucceeded)}, after: time.Minute,
-			want: []string{"patch ats DONE Completed"}, wantEvents: []string{"Normal Completed"}, wantDelay: atOnce,
-		},
-		"the At is deleted before the end is written": {
-			world: world{ats: ats(running), cachedPods: pods(corev1.PodSucceeded)}, after: time.Minute,
-			faults: map[string]error{"patch ats": apierrors.NewNotFound(v1alpha1.Resource("ats"), name.Name)},
-			want:   []string{"patch ats DONE Completed"},
-		},
-		"the recorded Pod is missing in the cache, but exists": {
-			world: world{ats: ats(running), livePods: pods(corev1.PodPending)}, want: []string{"get ats", "get pods"}, wantDelay: 20 * time.Second,
-		},
-		"the recorded Pod exists, but the cache has that of an earlier At": {
-			world: world{ats: ats(running), cachedPods: pods(corev1.PodSucceeded, earlier, released), livePods: pods(corev1.PodPending)},
-			want:  []string{"get ats", "get pods"}, wantDelay: 20 * time.Second,
-		},
-		"the recorded Pod is gone": {
-			world: world{ats: ats(running)}, want: []string{"get ats", "patch ats DONE PodLost", "get pods"}, wantDelay: atOnce, wantEvents: []string{"Warning PodLost"},
-		},
-		"stale cache: the At is done and its Pod gone": {world: world{ats: ats()}, written: newAt(running, done, newerVersion)},
-		"stale cache: RUNNING is already written": {
-			world: world{ats: ats(), cachedPods: pods(corev1.PodPending)}, written: newAt(running, newerVersion), wantDelay: 20 * time.Second,
-		},
-		"beyond the starting deadline, but the Pod exists, which is not in the cache": {
-			world: world{ats: ats(withShortDeadline), livePods: pods(corev1.PodPending)}, after: 15 * time.Second,
-			want: []string{"get ats", "patch ats RUNNING", "get pods"}, wantDelay: atOnce, wantEvents: []string{"Normal SuccessfulCreate"},
-		},
-		"the active deadline has passed: the status is written before the Pod is deleted": {
-			world: world{ats: ats(running, withActiveDeadline), cachedPods: pods(corev1.PodPending), livePods: pods(corev1.PodPending)}, after: time.Minute,
-			want: []string{"patch ats  DeadlineExceeded"}, wantDelay: atOnce,
-		},
-		"the active deadline has passed, the status cannot be written: the Pod is not deleted": {
-			world: world{ats: ats(running, withActiveDeadline), cachedPods: pods(corev1.PodPending)}, after: time.Minute,
-			faults: map[string]error{"patch ats": unavailable}, want: []string{"patch ats  DeadlineExceeded"}, wantErr: "connection refused",
-		},
-		"the end is written and the delay has passed: the Pod is released": {
-			world: world{ats: ats(running, done), cachedPods: pods(corev1.PodSucceeded)}, after: 9500 * time.Millisecond,
-			faults: map[string]error{"patch pods": nil}, want: []string{"patch pods"},
-		},
+		"the At is gone": {want: "sync success 1"},
+		"not due yet":    {world: world{ats: ats()}, after: -10 * time.Second, want: "sync success 1; again after 10s"},
+		"due":            {world: world{ats: ats()}, after: 1500 * time.Millisecond, want: "get ats; create pods; start 1.5; sync success 1; again after 1m0s"},
+		"due, the Pod was already created, but the response was lost": {world: world{ats: ats(), livePods: pods(corev1.PodPending)}, want: "get ats; patch ats RUNNING; create pods; get pods; Normal SuccessfulCreate; sync success 1; again at once"},
+		"due, an unrelated Pod has the name":                          {world: world{ats: ats(), livePods: pods(corev1.PodSucceeded, noOwner)}, want: "get ats; patch ats  PodNameConflict; create pods; get pods; Warning PodNameConflict; sync blocked 1; again soon"},
+		"due, but another controller has run it":                      {world: world{ats: ats(), liveAts: ats(running, done)}, want: "get ats; sync success 1"},
+		"due, refused":                                                {world: world{ats: ats()}, faults: map[string]error{"create pods": forbidden}, want: "get ats; patch ats  PodRefused; create pods; Warning PodRefused; sync blocked 1; again soon"},
+		"due, invalid: not an attempt":                                {world: world{ats: ats()}, faults: map[string]error{"create pods": invalid}, want: "get ats; patch ats DONE InvalidPod; create pods; Warning InvalidPod; run InvalidPod 1; sync success 1; again at once"},
+		"due, the controller panics":                                  {world: world{ats: ats()}, faults: map[string]error{"get ats": errPanic}, want: "get ats; sync panic 1; again soon"},
+		"succeeded":                                                   {world: world{ats: ats(running), cachedPods: pods(corev1.PodSucceeded)}, want: "patch ats DONE Completed; Normal Completed; attempt Completed 1; run Completed 1; sync success 1; again at once"},
+		"succeeded, it cannot be written":                             {world: world{ats: ats(running), cachedPods: pods(corev1.PodSucceeded)}, faults: map[string]error{"patch ats": unavailable}, want: "patch ats DONE Completed; sync error 1; again soon"},
+		"failed":                                                      {world: world{ats: ats(running), cachedPods: pods(corev1.PodFailed, exitsWith1)}, want: "patch ats DONE CommandFailed; Warning CommandFailed; attempt CommandFailed 1; run CommandFailed 1; sync success 1; again at once"},
+		"failed, an attempt follows":                                  {world: world{ats: ats(running, withRetry), cachedPods: pods(corev1.PodFailed, exitsWith1)}, want: "patch ats  BackOff; Warning CommandFailed; attempt CommandFailed 1; sync success 1; again at once"},
+		"the recorded Pod is missing in the cache, but exists":        {world: world{ats: ats(running), livePods: pods(corev1.PodPending)}, want: "get ats; get pods; sync success 1; again after 20s"},
+		"the recorded Pod is gone":                                    {world: world{ats: ats(running)}, want: "get ats; patch ats DONE PodLost; get pods; Warning PodLost; attempt PodLost 1; run PodLost 1; sync success 1; again at once"},
+		"RUNNING is already written":                                  {world: world{ats: ats(), cachedPods: pods(corev1.PodPending)}, written: newAt(running, newerVersion), want: "sync success 1; again after 20s"},
+		"the active deadline has passed":                              {world: world{ats: ats(running, withActiveDeadline), cachedPods: pods(corev1.PodPending)}, after: time.Minute, want: "patch ats  DeadlineExceeded; sync success 1; again at once"},
+		"the end is written: the Pod is released":                     {world: world{ats: ats(running, done), cachedPods: pods(corev1.PodSucceeded)}, after: 9500 * time.Millisecond, faults: accepted, want: "patch pods; sync success 1"},
 		"the release is refused: the time to live still ends": {
-			world: world{ats: ats(running, done, withTTL), cachedPods: pods(corev1.PodSucceeded)}, after: time.Minute,
-			faults: map[string]error{"patch pods": forbidden}, want: []string{"delete ats", "patch pods"}, wantEvents: []string{"Warning PodNotReleased"}, wantErr: "exceeded quota",
+			world: world{ats: ats(running, done, withTTL), cachedPods: pods(corev1.PodSucceeded)}, after: time.Minute, faults: map[string]error{"patch pods": forbidden},
+			want: "delete ats; patch pods; Warning PodNotReleased; sync blocked 1; again soon",
 		},
 		"the release of the first attempt is refused: the next one still starts": {
-			world: world{ats: ats(running, nextAttempt), cachedPods: pods(corev1.PodFailed)}, after: time.Minute,
-			faults: map[string]error{"patch pods": forbidden}, want: []string{"get ats", "create pods", "patch pods"},
-			wantEvents: []string{"Warning PodNotReleased"}, wantErr: "exceeded quota", wantDelay: time.Minute,
+			world: world{ats: ats(running, nextAttempt), cachedPods: pods(corev1.PodFailed)}, after: time.Minute, faults: map[string]error{"patch pods": forbidden},
+			want: "get ats; create pods; patch pods; Warning PodNotReleased; start 50; sync blocked 1; again soon",
 		},
 		"the release of the Pod of an earlier At is refused: the name conflict is still reported": {
-			world: world{ats: ats(), cachedPods: pods(corev1.PodRunning, earlier)}, after: time.Minute,
-			faults: map[string]error{"patch pods": forbidden}, want: []string{"patch ats  PodNameConflict", "get ats", "patch pods"},
-			wantEvents: []string{"Warning PodNameConflict", "Warning PodNotReleased"}, wantErr: "exceeded quota",
+			world: world{ats: ats(), cachedPods: pods(corev1.PodRunning, earlier)}, after: time.Minute, faults: map[string]error{"patch pods": forbidden},
+			want: "patch ats  PodNameConflict; get ats; patch pods; Warning PodNameConflict; Warning PodNotReleased; sync blocked 1; again soon",
 		},
-		"done, a delayed creation request creates a second Pod: deleted": {
-			world: world{ats: ats(running, done), cachedPods: pods(corev1.PodRunning, second), livePods: pods(corev1.PodRunning, second)},
-			want:  []string{"delete pods"}, wantEvents: []string{"Warning UnexpectedPod"},
-		},
-		"the At is gone, its Pod still exists: released": {
-			world: world{cachedPods: pods(corev1.PodRunning)}, faults: map[string]error{"patch pods": nil}, want: []string{"get ats", "patch pods"},
-		},
-		"the At is recreated, the Pod of the earlier one still exists: released": {
-			world: world{ats: ats(), cachedPods: pods(corev1.PodRunning, earlier)}, faults: map[string]error{"patch pods": nil},
-			want: []string{"get ats", "patch pods"}, wantErr: "earlier At",
-		},
-		"the At is not in the cache yet, but its Pod is: kept": {
-			world: world{liveAts: ats(), cachedPods: pods(corev1.PodRunning)}, want: []string{"get ats"},
-		},
-		"the read of the missing At fails: its Pod is kept": {
-			world: world{cachedPods: pods(corev1.PodRunning)}, faults: map[string]error{"get ats": unavailable}, want: []string{"get ats"}, wantErr: "connection refused",
-		},
-		"done, the Pod gone: nothing, not even a read": {world: world{ats: ats(running, done)}, after: time.Minute},
-		"a restart is due, its workload does not exist": {
-			world: world{ats: ats(withRestart)}, want: []string{"get ats", "patch ats DONE TargetNotFound", "get deployments", "get deployments", "get pods"}, wantDelay: atOnce, wantEvents: []string{"Warning TargetNotFound"},
-		},
-		"a restart is due, its workload may not be read": {
-			world: world{ats: ats(withRestart)}, faults: map[string]error{"get deployments": forbidden},
-			want: []string{"patch ats  RestartForbidden", "get deployments"}, wantEvents: []string{"Warning RestartForbidden"}, wantErr: "the verbs get and patch",
-		},
-	} {
-		t.Run(testName, func(t *testing.T) {
-			f := newFixture(t, tc.world, testingclock.NewFakeClock(due.Add(tc.after)))
-			if tc.written != nil {
-				f.cache.Written.Remember(tc.written)
-			}
-			f.answer(tc.faults)
-			_, ctx := ktesting.NewTestContext(t)
-
-			delay, err := f.syncHandler(ctx, name)
-
-			if delay != tc.wantDelay {
-				t.Errorf("delay %v, want %v", delay, tc.wantDelay)
-			}
-			if (err == nil) != (tc.wantErr == "") || err != nil && !strings.Contains(err.Error(), tc.wantErr) {
-				t.Errorf("error %v, want %q", err, tc.wantErr)
-			}
-			if diff := cmp.Diff(tc.want, f.requests()); diff != "" {
-				t.Errorf("requests (-want +got):\n%s", diff)
-			}
-			if diff := cmp.Diff(tc.wantEvents, f.events()); diff != "" {
-				t.Errorf("events (-want +got):\n%s", diff)
-			}
-		})
-	}
-}
-
-// TestProcessNextWorkItem counts runs and attempts by their ends, and syncs by their results.
-func TestProcessNextWorkItem(t *testing.T) {
-	registerMetrics()
-	failed := newPod(corev1.PodFailed, func(pod *corev1.Pod) {
-		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: pod.Spec.Containers[0].Name, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1}}}}
-	})
-	invalid := apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "example-at-pod", field.ErrorList{field.Required(field.NewPath("spec", "containers"), "")})
-	for testName, tc := range map[string]struct {
-		world
-		after  time.Duration // since it was due
-		faults map[string]error
-		panics bool
-		// expectations
-		want   map[string]float64 // what was counted
-		wantIn time.Duration      // when the At is synced again, or up to half as long later; 0: never
-	}{
-		"not due yet": {world: world{ats: []*v1alpha1.At{newAt()}}, after: -10 * time.Second, want: map[string]float64{"sync success": 1}, wantIn: 10 * time.Second},
-		"due":         {world: world{ats: []*v1alpha1.At{newAt()}}, after: 1500 * time.Millisecond, want: map[string]float64{"sync success": 1, "start": 1.5}, wantIn: time.Minute},
-		"completed": {
-			world: world{ats: []*v1alpha1.At{newAt(running)}, cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded, released)}},
-			want:  map[string]float64{"sync success": 1, "run Completed": 1, "attempt Completed": 1}, wantIn: 1,
-		},
-		"failed": {
-			world: world{ats: []*v1alpha1.At{newAt(running)}, cachedPods: []*corev1.Pod{failed}},
-			want:  map[string]float64{"sync success": 1, "run CommandFailed": 1, "attempt CommandFailed": 1}, wantIn: 1,
-		},
-		"failed, another attempt follows": {
-			world: world{ats: []*v1alpha1.At{newAt(running, func(at *v1alpha1.At) { at.Spec.BackoffLimit = ptr.To[int32](1) })}, cachedPods: []*corev1.Pod{failed}},
-			want:  map[string]float64{"sync success": 1, "attempt CommandFailed": 1}, wantIn: 1,
-		},
-		"invalid: a run without an attempt": {
-			world: world{ats: []*v1alpha1.At{newAt()}}, faults: map[string]error{"create pods": invalid}, want: map[string]float64{"sync success": 1, "run InvalidPod": 1}, wantIn: 1,
-		},
-		"refused": {
-			world: world{ats: []*v1alpha1.At{newAt()}}, faults: map[string]error{"create pods": apierrors.NewForbidden(podsResource.GroupResource(), "", errors.New("exceeded quota"))},
-			want: map[string]float64{"sync blocked": 1}, wantIn: 200 * time.Millisecond,
-		},
-		"the end cannot be written: not counted": {
-			world: world{ats: []*v1alpha1.At{newAt(running)}, cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded, released)}}, faults: map[string]error{"patch ats": errors.New("etcd is unavailable")},
-			want: map[string]float64{"sync error": 1}, wantIn: 200 * time.Millisecond,
-		},
-		"a panic": {world: world{ats: []*v1alpha1.At{newAt()}}, panics: true, want: map[string]float64{"sync panic": 1}, wantIn: 200 * time.Millisecond},
+		"a delayed request has created a second Pod":                  {world: world{ats: ats(running, done), cachedPods: pods(corev1.PodRunning, second), livePods: pods(corev1.PodRunning, second)}, want: "delete pods; Warning UnexpectedPod; sync success 1"},
+		"the At is gone, its Pod is released":                         {world: world{cachedPods: pods(corev1.PodRunning)}, faults: accepted, want: "get ats; patch pods; sync success 1"},
+		"the At is recreated, the Pod of the earlier one is released": {world: world{ats: ats(), cachedPods: pods(corev1.PodRunning, earlier)}, faults: accepted, want: "get ats; patch pods; sync blocked 1; again soon"},
+		"the At is not in the cache yet: its Pod is kept":             {world: world{liveAts: ats(), cachedPods: pods(corev1.PodRunning)}, want: "get ats; sync success 1"},
+		"the At cannot be read: its Pod is kept":                      {world: world{cachedPods: pods(corev1.PodRunning)}, faults: map[string]error{"get ats": unavailable}, want: "get ats; sync error 1; again soon"},
+		"done, the Pod is gone":                                       {world: world{ats: ats(running, done)}, after: time.Minute, want: "sync success 1"},
+		"a restart is due, its workload does not exist":               {world: world{ats: ats(withRestart)}, want: "get ats; patch ats DONE TargetNotFound; get deployments; get deployments; get pods; Warning TargetNotFound; run TargetNotFound 1; sync success 1; again at once"},
+		"a restart is due, its workload may not be read":              {world: world{ats: ats(withRestart)}, faults: map[string]error{"get deployments": forbidden}, want: "patch ats  RestartForbidden; get deployments; Warning RestartForbidden; sync blocked 1; again soon"},
 	} {
 		t.Run(testName, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				time.Sleep(time.Until(due.Add(tc.after)))
 				f := newFixture(t, tc.world, clock.RealClock{})
-				f.answer(tc.faults)
-				if tc.panics {
-					f.cnatClient.PrependReactor("get", "ats", func(clienttesting.Action) (bool, runtime.Object, error) { panic("an unexpected object") })
+				if tc.written != nil {
+					f.cache.Written.Remember(tc.written)
 				}
+				f.answer(tc.faults)
 				before := counted(t)
 				f.queue.Add(name)
 				_, ctx := ktesting.NewTestContext(t)
 				f.queue.ProcessNext(ctx, "at", f.syncHandler)
-				got := counted(t)
-				for what, value := range before {
-					if got[what] -= value; got[what] == 0 {
-						delete(got, what)
-					}
-				}
-				if diff := cmp.Diff(tc.want, got); diff != "" {
-					t.Errorf("counted (-want +got):\n%s", diff)
-				}
-				if time.Sleep(tc.wantIn - 1); tc.wantIn > 0 && f.queue.Len() > 0 {
-					t.Errorf("it is back before %v", tc.wantIn)
-				}
-				time.Sleep(tc.wantIn/2 + 1)
-				synctest.Wait()
-				if got := f.queue.Len() > 0; got != (tc.wantIn > 0) {
-					t.Errorf("it is back after %v: %v", tc.wantIn, got)
+				got := strings.Join(slices.Concat(f.requests(), f.events(), difference(before, counted(t)), f.again()), "; ")
+				if got != tc.want {
+					t.Errorf("\n got %s\nwant %s", got, tc.want)
 				}
 			})
 		})
+	}
+}
+
+// accepted lets the API server accept a patch of a Pod that it does not have.
+var accepted = map[string]error{"patch pods": nil}
+
+// errPanic stands for a panic of the controller.
+var errPanic = errors.New("panic")
+
+// difference returns what was counted meanwhile.
+func difference(before, after map[string]float64) []string {
+	var changes []string
+	for _, what := range slices.Sorted(maps.Keys(after)) {
+		if more := after[what] - before[what]; more > 0 {
+			changes = append(changes, fmt.Sprintf("%s %v", what, more))
+		}
+	}
+	return changes
+}
+
+// again returns when the At is synced again.
+func (f *fixture) again() []string {
+	start := time.Now()
+	time.Sleep(time.Nanosecond)
+	for synctest.Wait(); f.queue.Len() == 0; synctest.Wait() {
+		if time.Sleep(100 * time.Millisecond); time.Since(start) > 2*time.Minute {
+			return nil
+		}
+	}
+	switch waited := time.Since(start).Round(100 * time.Millisecond); {
+	case waited == 0:
+		return []string{"again at once"}
+	case waited < time.Second: // Back-offs are random.
+		return []string{"again soon"}
+	default:
+		return []string{fmt.Sprint("again after ", waited)}
 	}
 }
 
@@ -566,65 +464,62 @@ func counted(t *testing.T) map[string]float64 {
 	return values
 }
 
+// TestHandlers reports Ats and Pods to the controller, which enqueues the At. What it has written is
+// forgotten as soon as the cache has it, or something newer.
 func TestHandlers(t *testing.T) {
-	const group = "cnat.programming-kubernetes.info/"
-
 	logger, _ := ktesting.NewTestContext(t)
-
+	update := func(mutate ...func(*v1alpha1.At)) func(*Controller) {
+		return func(c *Controller) { c.updateAt(logger, newAt(), newAt(mutate...)) }
+	}
+	ofPod := func(mutate ...func(*corev1.Pod)) func(*Controller) {
+		return func(c *Controller) { c.enqueueOwner(newPod("", mutate...)) }
+	}
+	recreated := func(at *v1alpha1.At) { at.UID = "recreated" }
+	orphaned := func(pod *corev1.Pod) { pod.OwnerReferences = nil }
 	for testName, tc := range map[string]struct {
-		event func(*Controller)
-		want  bool
+		event   func(*Controller)
+		enqueue bool
+		keeps   bool // what was written
 	}{
-		"At added":               {func(c *Controller) { c.addAt(logger, newAt(), false) }, true},
-		"At in the initial list": {func(c *Controller) { c.addAt(logger, newAt(), true) }, true},
-		"At edited": {func(c *Controller) {
-			c.updateAt(logger, newAt(), newAt(newerVersion, func(at *v1alpha1.At) { at.Generation = 2 }))
-		}, true},
-		"At being deleted": {func(c *Controller) {
-			c.updateAt(logger, newAt(), newAt(newerVersion, func(at *v1alpha1.At) { at.DeletionTimestamp = &metav1.Time{Time: due} }))
-		}, true},
-		"At recreated, seen as an update": {func(c *Controller) {
-			c.updateAt(logger, newAt(), newAt(newerVersion, func(at *v1alpha1.At) { at.UID = "recreated" }))
-		}, true},
-		"At's status changed, by the controller": {func(c *Controller) {
-			c.cache.Written.Remember(newAt(newerVersion, running))
-			c.updateAt(logger, newAt(), newAt(newerVersion, running))
-		}, false},
-		"At's status changed, by somebody else": {func(c *Controller) { c.updateAt(logger, newAt(), newAt(newerVersion, running)) }, true},
-		"At resynced, same resourceVersion":     {func(c *Controller) { c.updateAt(logger, newAt(), newAt()) }, false},
-		"At deleted":                            {func(c *Controller) { c.deleteAt(logger, cache.DeletedObject[*v1alpha1.At]{OptionalObj: newAt()}) }, true},
+		"At added":                        {func(c *Controller) { c.addAt(logger, newAt(), false) }, true, true},
+		"At in the initial list":          {func(c *Controller) { c.addAt(logger, newAt(), true) }, true, true},
+		"At edited":                       {update(newerVersion, func(at *v1alpha1.At) { at.Generation = 2 }), true, false},
+		"At being deleted":                {update(newerVersion, func(at *v1alpha1.At) { at.DeletionTimestamp = &metav1.Time{Time: due} }), true, false},
+		"At recreated, seen as an update": {update(newerVersion, recreated), true, false},
+		"status changed":                  {update(func(at *v1alpha1.At) { at.ResourceVersion = "3" }, running), true, false},
+		"status changed, as written":      {update(newerVersion, running), false, false},
+		"At resynced, same version":       {update(), false, true},
+		"At deleted":                      {func(c *Controller) { c.deleteAt(logger, cache.DeletedObject[*v1alpha1.At]{OptionalObj: newAt()}) }, true, false},
 		"At deleted, tombstone": {func(c *Controller) {
 			c.deleteAt(logger, cache.DeletedObject[*v1alpha1.At]{FinalStateUnknown: &cache.DeletedFinalStateUnknown{Key: name.String()}})
-		}, true},
-		"Pod of the At":                       {func(c *Controller) { c.enqueueOwner(newPod(corev1.PodPending)) }, true},
-		"Pod of an earlier At with this name": {func(c *Controller) { c.enqueueOwner(newPod("", owner(group+"v1alpha1", "At", name.Name, "earlier"))) }, true},
-		"Pod orphaned, with its finalizer":    {func(c *Controller) { c.enqueueOwner(newPod("", func(pod *corev1.Pod) { pod.OwnerReferences = nil })) }, true},
-		"Pod orphaned and released": {func(c *Controller) {
-			c.enqueueOwner(newPod("", released, func(pod *corev1.Pod) { pod.OwnerReferences = nil }))
-		}, false},
-		"Pod of another version of the group": {func(c *Controller) { c.enqueueOwner(newPod("", owner(group+"v1", "At", name.Name, "at-uid"))) }, true},
-		"Pod without owner":                   {func(c *Controller) { c.enqueueOwner(newPod("", noOwner)) }, false},
-		"Pod of another kind": {func(c *Controller) {
-			c.enqueueOwner(newPod("", released, owner(group+"v1alpha1", "Cron", name.Name, "at-uid")))
-		}, false},
-		"Pod of another group": {func(c *Controller) {
-			c.enqueueOwner(newPod("", released, owner("example.com/v1alpha1", "At", name.Name, "at-uid")))
-		}, false},
-		"Pod whose owner's group is invalid": {func(c *Controller) { c.enqueueOwner(newPod("", released, owner("a/b/c", "At", name.Name, "at-uid"))) }, false},
+		}, true, true},
+		"Pod of the At":                    {ofPod(), true, true},
+		"Pod of an earlier At":             {ofPod(earlier), true, true},
+		"Pod orphaned, with its finalizer": {ofPod(orphaned), true, true},
+		"Pod orphaned and released":        {ofPod(orphaned, released), false, true},
+		"Pod of another version":           {ofPod(owner("cnat.programming-kubernetes.info/v1", "At")), true, true},
+		"Pod of another kind":              {ofPod(released, owner("cnat.programming-kubernetes.info/v1alpha1", "Cron")), false, true},
+		"Pod of another group":             {ofPod(released, owner("example.com/v1alpha1", "At")), false, true},
+		"Pod whose owner is invalid":       {ofPod(released, owner("a/b/c", "At")), false, true},
 	} {
 		t.Run(testName, func(t *testing.T) {
 			f := newFixture(t, world{ats: []*v1alpha1.At{newAt()}}, clock.RealClock{})
+			f.cache.Written.Remember(newAt(newerVersion, running))
 			f.queue.Standby.Store(true)
 			tc.event(f.Controller)
 			if f.queue.Len() > 0 {
 				t.Error("a standby enqueues it")
 			}
+			if keeps := f.cache.Written.Latest(newAt()).Status.Phase == v1alpha1.PhaseRunning; keeps != tc.keeps {
+				t.Errorf("what was written is kept: %v", keeps)
+			}
+			f.cache.Written.Remember(newAt(newerVersion, running))
 			f.queue.Standby.Store(false)
 			tc.event(f.Controller)
-			if got := f.queue.Len() == 1; got != tc.want {
-				t.Fatalf("enqueued: %v, want %v", got, tc.want)
+			if got := f.queue.Len() == 1; got != tc.enqueue {
+				t.Fatalf("enqueued: %v, want %v", got, tc.enqueue)
 			}
-			if tc.want {
+			if tc.enqueue {
 				if got, _ := f.queue.Get(); got != name {
 					t.Errorf("enqueued %v, want %v", got, name)
 				}
@@ -672,29 +567,6 @@ func testTakeover(t *testing.T) {
 	synctest.Wait()
 	if got := f.queue.Len(); got != 1000 {
 		t.Errorf("%d items in the queue when they are due, want 1000", got)
-	}
-}
-
-func TestWrittenIsForgottenOnceTheCacheHasIt(t *testing.T) {
-	logger, _ := ktesting.NewTestContext(t)
-	for testName, event := range map[string]func(*Controller){
-		"updated": func(c *Controller) { c.updateAt(logger, newAt(), newAt(newerVersion)) },
-		"recreated, seen as an update": func(c *Controller) {
-			c.updateAt(logger, newAt(), newAt(newerVersion, func(at *v1alpha1.At) { at.UID = "recreated" }))
-		},
-		"deleted": func(c *Controller) { c.deleteAt(logger, cache.DeletedObject[*v1alpha1.At]{OptionalObj: newAt()}) },
-	} {
-		t.Run(testName, func(t *testing.T) {
-			f := newFixture(t, world{ats: []*v1alpha1.At{newAt()}}, clock.RealClock{})
-			f.cache.Written.Remember(newAt(newerVersion, running))
-			if got := f.cache.Written.Latest(newAt()); got.Status.Phase != v1alpha1.PhaseRunning {
-				t.Errorf("phase %s, want what was written", got.Status.Phase)
-			}
-			event(f.Controller)
-			if got := f.cache.Written.Latest(newAt()); got.Status.Phase == v1alpha1.PhaseRunning {
-				t.Error("what was written is remembered, want what the cache has")
-			}
-		})
 	}
 }
 
