@@ -69,10 +69,9 @@ func creates(manifest string) attempt {
 	return attempt{http.MethodPost, strings.ToLower(kind) + "s", runtime.ContentTypeYAML, manifest}
 }
 
-// send sends a request. Parameters are pairs, such as dryRun and All.
-func (a actor) send(t *testing.T, what attempt, parameters ...string) (string, error) {
-	t.Helper()
-	resource, _, _ := strings.Cut(what.object, "/")
+// path returns the path of an object in the namespace of the actor, or of a role of the cluster.
+func (a actor) path(object string) []string {
+	resource, _, _ := strings.Cut(object, "/")
 	group := "/api/v1"
 	switch {
 	case slices.Contains([]string{"ats", "cronats", "freezes"}, resource):
@@ -82,13 +81,18 @@ func (a actor) send(t *testing.T, what attempt, parameters ...string) (string, e
 	case strings.Contains(resource, "role"):
 		group = "/apis/rbac.authorization.k8s.io/v1"
 	}
-	path := []string{group, "namespaces", a.namespace, what.object}
 	if strings.HasPrefix(resource, "clusterrole") {
-		path = []string{group, what.object}
+		return []string{group, object}
 	}
-	request := a.client.Verb(what.method).AbsPath(path...).Param("fieldManager", "cnat-controller").SetHeader("Content-Type", what.contentType).SetHeader("Accept", runtime.ContentTypeJSON).Body([]byte(what.body))
-	if what.method == http.MethodDelete {
-		request = a.client.Delete().AbsPath(path...)
+	return []string{group, "namespaces", a.namespace, object}
+}
+
+// send sends a request. Parameters are pairs, such as dryRun and All.
+func (a actor) send(t *testing.T, what attempt, parameters ...string) (string, error) {
+	t.Helper()
+	request := a.client.Verb(what.method).AbsPath(a.path(what.object)...).SetHeader("Content-Type", what.contentType).SetHeader("Accept", runtime.ContentTypeJSON).Body([]byte(what.body))
+	if what.method != http.MethodDelete {
+		request.Param("fieldManager", "cnat-controller")
 	}
 	for i := 0; i < len(parameters); i += 2 {
 		request.Param(parameters[i], parameters[i+1])

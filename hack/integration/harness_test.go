@@ -247,7 +247,7 @@ func inOwnCluster(t *testing.T, flags ...string) bool {
 		ended <- cmd.Run()
 	}()
 	// These tests take longer than others, so they begin before those that share a cluster. One
-	// processor is too slow for both at once. TestUninstall needs that: Kubernetes accepts the deleted
+	// processor is too slow for both at once. TestInCluster needs that: Kubernetes accepts the deleted
 	// token of the controller for a minute only.
 	if parallel() > 6 {
 		t.Parallel()

@@ -273,14 +273,7 @@ func TestHelm(t *testing.T) {
 	asBefore := remember(t)
 	kubectl(t, "", "create", "namespace", namespace)
 	kubectl(t, "", "label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
-	t.Cleanup(func() {
-		if t.Failed() {
-			for _, command := range []string{"describe pods", "logs --prefix --tail=50 --selector=app.kubernetes.io/name=cnat-controller"} {
-				out, err := exec.Command("kubectl", append(strings.Fields(command), "-n", namespace)...).CombinedOutput()
-				t.Logf("kubectl %s: %v\n%s", command, err, out)
-			}
-		}
-	})
+	logFailure(t, namespace)
 	must := func(args ...string) string {
 		t.Helper()
 		out, err := helm(t, append(args, "--namespace="+namespace)...)
@@ -331,9 +324,11 @@ func TestHelm(t *testing.T) {
 	kubectl(t, "", "create", "serviceaccount", "-n", "monitoring", "prometheus-k8s")
 	for account, in := range map[string]string{"prometheus-k8s": "monitoring", "cnat-metrics": namespace} {
 		token := strings.TrimSpace(kubectl(t, "", "create", "token", "-n", in, account, "--duration=10m"))
-		if status, _ := getSecure(t, "https://"+address+"/metrics", token); status != http.StatusOK {
+		status, body := getSecure(t, "https://"+address+"/metrics", token)
+		if status != http.StatusOK {
 			t.Errorf("the token of service account %s gets status %d", account, status)
 		}
+		wantOutput(t, body, `leader_election_master_status\{name="cnat-controller"\} 1\n`, `go_gc_gomemlimit_bytes 5.12e\+08\n`)
 	}
 	kubectl(t, "", "delete", "namespace", "monitoring")
 

@@ -20,18 +20,14 @@ package integration
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
-	"net"
+	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -45,21 +41,15 @@ const (
 
 // TestInCluster installs the controller with its manifests in a namespace that enforces
 // the level restricted, has it run Ats as its service account while the leader is
-// removed, and uninstalls it.
+// removed, and deletes its namespace while Pods are running, have just ended, and are being created.
 func TestInCluster(t *testing.T) {
 	if !inOwnCluster(t, "--node") {
 		return
 	}
 	buildImage(t)
 	kubectl(t, "", "delete", "--ignore-not-found", "-f", crd)
-	t.Cleanup(func() {
-		if t.Failed() {
-			for _, command := range []string{"describe pods", "logs --prefix --tail=50 --selector=app.kubernetes.io/name=cnat-controller"} {
-				out, err := exec.Command("kubectl", append(strings.Fields(command), "-n", systemNamespace)...).CombinedOutput()
-				t.Logf("kubectl %s: %v\n%s", command, err, out)
-			}
-		}
-	})
+	asBefore := remember(t)
+	logFailure(t, systemNamespace)
 
 	// The order of the files does not matter: the controller waits for the CRD and is not
 	// ready before, and the policies refuse nothing that is installed.
@@ -71,87 +61,33 @@ func TestInCluster(t *testing.T) {
 	if ready := kubectl(t, "", "get", "-n", systemNamespace, "deployment/cnat-controller", "-o", "jsonpath={.status.readyReplicas}"); ready != "" {
 		t.Errorf("%s are ready without the CRD", ready)
 	}
-	applyCRD(t)
+	kubectl(t, "", "apply", "-f", crd)
 	waitRollout(t, systemNamespace, "deployment/cnat-controller")
 
-	// Applying twice, in all ways, changes nothing. kubectl's output does not tell, because
-	// it reports each PodDisruptionBudget as configured.
-	versions := func() string {
-		t.Helper()
-		var list struct {
-			Items []metav1.PartialObjectMetadata
-		}
-		if err := json.Unmarshal([]byte(kubectl(t, "", "get", "-f", root+"/artifacts/install.yaml", "-o", "json")), &list); err != nil {
-			t.Fatal(err)
-		}
-		var lines []string
-		for _, object := range list.Items {
-			version := fmt.Sprint("generation ", object.Generation)
-			if object.Generation == 0 {
-				version = object.ResourceVersion
-			}
-			lines = append(lines, fmt.Sprintf("%s %s: %s", object.Kind, object.Name, version))
-		}
-		return strings.Join(lines, "\n")
-	}
-	// The leader adds its finalizer to its permissions.
-	for _, object := range []string{"serviceaccount", "role", "rolebinding", "clusterrole", "clusterrolebinding"} {
-		eventually(t, "the finalizer of the "+object, func(context.Context) (bool, error) {
-			return strings.Contains(kubectl(t, "", "get", "-n", systemNamespace, object+"/cnat-controller", "-o", "jsonpath={.metadata.finalizers}"), v1alpha1.FinalizerReleasePods), nil
-		})
-	}
-	installed := versions()
-	for _, args := range [][]string{{"-f", deploy, "-f", policies, "-f", crd}, {"-k", deploy}, {"-f", root + "/artifacts/install.yaml"}} {
-		kubectl(t, "", append([]string{"apply"}, args...)...)
-		if diff := cmp.Diff(installed, versions()); diff != "" {
-			t.Errorf("apply %s (-before +after):\n%s", strings.Join(args, " "), diff)
-		}
-	}
-
 	namespace := newNamespace(t)
-	runs := func(name string) *v1alpha1.At {
+	runs := func(name string) {
 		t.Helper()
-		at := createAt(t, newAt(namespace, name, time.Now(), "echo YAY"))
+		createAt(t, newAt(namespace, name, time.Now(), "echo YAY"))
 		waitFor(t, namespace, "Complete", "at/"+name)
 		if got := kubectl(t, "", "logs", "-n", namespace, name+"-pod"); got != "YAY\n" {
 			t.Errorf("the log says %q, want YAY", got)
 		}
-		return at
 	}
 	// The request may be refused for half a minute, until the API server's admission plugin
 	// knows a new CRD.
 	runs("first")
-
+	wantOutput(t, kubectl(t, "", "get", "--raw", "/metrics"), `apiserver_flowcontrol_dispatched_requests_total\{flow_schema="cnat-leader-election",priority_level="leader-election"\} [1-9]`)
 	leader := func() string {
 		t.Helper()
 		return kubectl(t, "", "get", "-n", systemNamespace, "lease/cnat-controller", "-o", "jsonpath={.spec.holderIdentity}")
 	}
-	var first string
-	eventually(t, "a leader", func(context.Context) (bool, error) {
-		first = leader()
-		return first != "", nil
-	})
-	counted := "1"
-	if wantOnlyLostLeases(t) {
-		runs("again") // The new leader may not have counted the first.
-		counted = "[12]"
-	}
-	metrics := podMetrics(t, first)
-	wantOutput(t, metrics, `cnat_runs_total\{namespace=".*",reason="Completed"\} `+counted+`\n`, `leader_election_master_status\{name="cnat-controller"\} 1\n`, `cnat_ats\{namespace=".*",state="done"\} `+counted+`\n`,
-		`go_gc_gomemlimit_bytes 5.12e\+08\n`)
-	eventually(t, "one Pod to be allowed to be drained", func(context.Context) (bool, error) { // A slow Pod may not be ready for a while.
-		return kubectl(t, "", "get", "-n", systemNamespace, "pdb/cnat-controller", "-o", "jsonpath={.status.disruptionsAllowed}") == "1", nil
-	})
-	wantOutput(t, kubectl(t, "", "get", "--raw", "/metrics"), `apiserver_flowcontrol_dispatched_requests_total\{flow_schema="cnat-leader-election",priority_level="leader-election"\} [1-9]`)
-
-	kubectl(t, "", "delete", "-n", systemNamespace, "--wait=false", "pod/"+first)
+	first := leader()
+	kubectl(t, "", "delete", "-n", systemNamespace, "--ignore-not-found", "--wait=false", "pod/"+first)
 	eventually(t, "another to lead", func(context.Context) (bool, error) {
 		holder := leader()
 		return holder != "" && holder != first, nil
 	})
-	waitEvents(t, runs("second"), map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1, v1alpha1.ReasonCompleted: 1})
-	waitRollout(t, systemNamespace, "deployment/cnat-controller")
-	wantOnlyLostLeases(t)
+	runs("second")
 
 	// An administrator installs the permissions for restarts separately.
 	kubectl(t, "", "create", "deployment", "web", "-n", namespace, "--image=busybox:1.37.0", "--", "sleep", "3600")
@@ -162,53 +98,48 @@ func TestInCluster(t *testing.T) {
 	kubectl(t, "", "apply", "-f", restarts)
 	waitFor(t, namespace, "Complete", "at/at")
 
-	// TestReadme covers the removal of running Ats.
-	kubectl(t, "", "delete", "--ignore-not-found", "-f", restarts, "-f", deploy, "-f", policies)
-	left := kubectl(t, "", "get", "namespaces,clusterroles,clusterrolebindings,flowschemas,validatingadmissionpolicies,validatingadmissionpolicybindings", "-l", "app.kubernetes.io/name=cnat-controller", "-o", "name")
-	if left != "" {
-		t.Errorf("there is left: %s", left)
-	}
+	// TestReadme and TestHelm uninstall it in other ways.
+	busy(t, namespace)
+	kubectl(t, "", "delete", "namespace", systemNamespace)
+	// This would wait for ever for a Pod or an At that has kept its finalizer.
+	kubectl(t, "", "delete", "namespace", namespace)
+	kubectl(t, "", "delete", "--ignore-not-found", "-f", restarts, "-f", deploy, "-f", policies, "-f", crd)
+	asBefore()
 }
 
-// wantOnlyLostLeases reports whether Pods of the controller were restarted because they lost their
-// lease: a slow machine may stand still for so long. Any other reason fails the test.
-func wantOnlyLostLeases(t *testing.T) (lost bool) {
+// logFailure logs what the controllers in a namespace have to say if the test fails.
+func logFailure(t *testing.T, namespace string) {
 	t.Helper()
-	pods, err := kubeClient.CoreV1().Pods(systemNamespace).List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, pod := range pods.Items {
-		for _, status := range pod.Status.ContainerStatuses {
-			if status.RestartCount == 0 {
-				continue
-			}
-			if log, _ := tryKubectl(t, "", "logs", "--previous", "-n", systemNamespace, pod.Name); !strings.Contains(log, "lost the lease") {
-				t.Errorf("Pod %s was restarted %d times: %+v", pod.Name, status.RestartCount, status.LastTerminationState)
-			}
-			lost = true
+	t.Cleanup(func() {
+		if !t.Failed() {
+			return
 		}
-	}
-	return lost
+		for _, command := range []string{"describe pods", "logs --prefix --tail=50 --selector=app.kubernetes.io/name=cnat-controller"} {
+			out, err := runKubectl(context.Background(), "", append(strings.Fields(command), "-n", namespace)...)
+			t.Logf("kubectl %s: %v\n%s", command, err, out)
+		}
+	})
 }
 
-// podMetrics returns the metrics of a controller's Pod, like Prometheus.
-func podMetrics(t *testing.T, name string) string {
+// remember returns a function that waits until the cluster has no other objects than now,
+// besides those in namespaces.
+func remember(t *testing.T) (asBefore func()) {
 	t.Helper()
-	kubectl(t, "", "create", "serviceaccount", "-n", systemNamespace, "prometheus")
-	kubectl(t, "", "create", "rolebinding", "-n", systemNamespace, "prometheus", "--clusterrole=cnat-metrics-reader", "--serviceaccount="+systemNamespace+":prometheus")
-	pod, err := kubeClient.CoreV1().Pods(systemNamespace).Get(t.Context(), name, metav1.GetOptions{})
+	before, err := clusterObjects(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	var body string
-	eventually(t, "the metrics of Pod "+name, func(context.Context) (bool, error) {
-		token := strings.TrimSpace(kubectl(t, "", "create", "token", "-n", systemNamespace, "prometheus"))
-		var status int
-		status, body = get(t, "https://"+net.JoinHostPort(pod.Status.PodIP, "8443")+"/metrics", token)
-		return status == 200, nil
-	})
-	return body
+	return func() {
+		t.Helper()
+		eventually(t, "the cluster to be as before", func(ctx context.Context) (bool, error) {
+			after, err := clusterObjects(ctx)
+			maps.DeleteFunc(after, func(object string, _ bool) bool { return before[object] })
+			if len(after) > 0 {
+				t.Logf("there is left: %v", slices.Sorted(maps.Keys(after)))
+			}
+			return err == nil && len(after) == 0, err
+		})
+	}
 }
 
 // TestNamespaced installs the variant that only works in one namespace, without permissions
@@ -220,11 +151,7 @@ func TestNamespaced(t *testing.T) {
 	for _, name := range []string{home, namespace} {
 		kubectl(t, "", "label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
 	}
-	artifacts := filepath.Join(t.TempDir(), "artifacts")
-	if err := os.CopyFS(artifacts, os.DirFS(root+"/artifacts")); err != nil {
-		t.Fatal(err)
-	}
-	dir := filepath.Join(artifacts, "namespaced")
+	dir := filepath.Join(artifactsWith(t, ""), "artifacts/namespaced")
 	for file, edit := range map[string][2]string{
 		"kustomization.yaml": {"namespace: cnat-default\n", "namespace: " + home + "\n"},
 		"settings.yaml":      {"namespace: default\n", "namespace: " + namespace + "\n"},
@@ -237,37 +164,12 @@ func TestNamespaced(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for line := range strings.Lines(kubectl(t, "", "apply", "-k", dir)) {
-		if strings.HasPrefix(line, "clusterrole") || strings.HasPrefix(line, "namespace") || strings.HasPrefix(line, "customresource") {
-			t.Errorf("it is not in its namespaces only: %s", line)
-		}
-	}
+	kubectl(t, "", "apply", "-k", dir)
 	waitRollout(t, home, "deployment/cnat-controller")
-	createAt(t, newAt(home, "at", time.Now(), "true"))
 	createAt(t, newAt(other, "at", time.Now(), "true"))
 	createAt(t, newAt(namespace, "at", time.Now(), "true"))
 	waitFor(t, namespace, "Complete", "at/at")
-	for _, elsewhere := range []string{home, other} {
-		if at := waitAt(t, elsewhere, "at", "to be there", func(*v1alpha1.At) bool { return true }); at.Status.Phase != v1alpha1.PhasePending {
-			t.Errorf("the At of another namespace is %s", at.Status.Phase)
-		}
-	}
-	user := "system:serviceaccount:" + home + ":cnat-controller"
-	for _, in := range []string{"--namespace=" + home, "--namespace=" + other, "--all-namespaces"} {
-		if out, err := tryKubectl(t, "", "auth", "can-i", "create", "pods", "--as="+user, in); err == nil {
-			t.Errorf("it may create Pods %s: %s", in, out)
-		}
-	}
-	// The service account of the controller is out of reach of who may create Ats.
-	impostor := newAt(namespace, "impostor", time.Now(), "true")
-	impostor.Spec.Template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
-		ServiceAccountName: "cnat-controller",
-		Containers:         []corev1.Container{{Name: "main", Image: "busybox:1.37.0"}},
-	}}
-	createAt(t, impostor)
-	waitAt(t, namespace, "impostor", "to be refused", func(at *v1alpha1.At) bool {
-		return at.Status.Reason == v1alpha1.ReasonPodRefused && strings.Contains(at.Status.Message, "service account")
-	})
+	waitPhase(t, other, "at", v1alpha1.PhasePending)
 
 	createAt(t, newAt(namespace, "runs", time.Now(), "trap 'exit 0' TERM; sleep 3600 & wait"))
 	waitPhase(t, namespace, "runs", v1alpha1.PhaseRunning)
@@ -275,8 +177,42 @@ func TestNamespaced(t *testing.T) {
 	// Controllers that start now are refused and wait. They release their permissions all the same.
 	kubectl(t, "", "delete", "pods", "-n", home, "--all")
 	kubectl(t, "", "delete", "--ignore-not-found", "-k", dir)
-	eventually(t, "the Pods of the controller to be gone", func(ctx context.Context) (bool, error) {
-		pods, err := kubeClient.CoreV1().Pods(home).List(ctx, metav1.ListOptions{})
-		return err == nil && len(pods.Items) == 0, err
+	waitGone(t, home, "pods")
+}
+
+// busy returns when a namespace has Pods and Ats with finalizers in every state.
+func busy(t *testing.T, namespace string) {
+	t.Helper()
+	const sleep = "trap 'exit 0' TERM; sleep 3600 & wait"
+	createAt(t, newAt(namespace, "running", time.Now(), sleep))
+	nodes := newAt(namespace, "nodes", time.Now(), sleep)
+	nodes.Spec.Nodes = &v1alpha1.AtNodes{Selector: metav1.LabelSelector{}}
+	createAt(t, nodes)
+	cronAt := &v1alpha1.CronAt{
+		ObjectMeta: metav1.ObjectMeta{Name: "cronat"},
+		Spec: v1alpha1.CronAtSpec{
+			Schedule:          "* * * * *",
+			ConcurrencyPolicy: v1alpha1.ForbidConcurrent, // A slow node would have a hundred Pods.
+			AtTemplate:        v1alpha1.AtTemplateSpec{Spec: v1alpha1.RunSpec{Command: "true"}},
+		},
+	}
+	if _, err := cnatClient.CnatV1alpha1().CronAts(namespace).Create(t.Context(), cronAt, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	waitPhase(t, namespace, "running", v1alpha1.PhaseRunning)
+	eventually(t, "the At of a node to run", func(ctx context.Context) (bool, error) {
+		ats, err := cnatClient.CnatV1alpha1().Ats(namespace).List(ctx, metav1.ListOptions{})
+		return err == nil && slices.ContainsFunc(ats.Items, func(at v1alpha1.At) bool {
+			return at.Spec.Node != "" && at.Status.Phase == v1alpha1.PhaseRunning
+		}), err
+	})
+	createAt(t, newAt(namespace, "ended", time.Now(), "true"))
+	waitPhase(t, namespace, "ended", v1alpha1.PhaseDone)
+	for _, name := range []string{"new-1", "new-2", "new-3"} {
+		createAt(t, newAt(namespace, name, time.Now(), sleep))
+	}
+	eventually(t, "a new Pod", func(ctx context.Context) (bool, error) {
+		_, err := kubeClient.CoreV1().Pods(namespace).Get(ctx, "new-1-pod", metav1.GetOptions{})
+		return err == nil, ignoreNotFound(err)
 	})
 }

@@ -95,7 +95,7 @@ func TestMetrics(t *testing.T) {
 		got := seriesOf(body)
 		for series := range seriesOf(string(granted)) {
 			if strings.HasPrefix(series, "cnat_cronat_overdue_seconds") || strings.Contains(series, `state="frozen"`) || strings.HasPrefix(series, "leader_election_") {
-				continue // While a controller works, no CronAt is overdue. Without a Freeze, nothing is frozen. TestInCluster has a leader.
+				continue // While a controller works, no CronAt is overdue. Without a Freeze, nothing is frozen. TestHelm has a leader.
 			}
 			if lacks = series; !got[series] {
 				return false, nil
