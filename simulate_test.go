@@ -303,7 +303,7 @@ func TestFreezeOfCronAts(t *testing.T) {
 		if at := harness.Get(t, cnat.Ats("default"), "at"); at.Status.Phase == v1alpha1.PhaseRunning {
 			t.Errorf("it has started: %+v", at.Status)
 		}
-		time.Sleep(time.Minute)
+		time.Sleep(30 * time.Second) // less than until the next sweep
 		if at := harness.Get(t, cnat.Ats("default"), "at"); !plan.IsFrozen(at) {
 			t.Errorf("it is not held: %+v", at.Status)
 		}
