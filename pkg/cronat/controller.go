@@ -127,7 +127,7 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 func (c *Controller) sweep(isFirst bool) {
 	for _, name := range c.Steps.Names() {
 		decision := c.Steps.Peek(name, c.decide)
-		c.queue.AddStep(name, isFirst || decision.Action != nil || decision.Status != nil, decision.Delay)
+		c.queue.AddStep(name, isFirst || decision.Action != nil || decision.Status != nil || decision.Retry != nil, decision.Delay)
 	}
 }
 
