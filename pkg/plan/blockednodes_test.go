@@ -76,8 +76,8 @@ func TestConcernsParent(t *testing.T) {
 		"another message": {refused, newChildOn("a", blockedBy(v1alpha1.ReasonPodRefused, "used: pods=2")), false},
 		"it runs":         {newChildOn("a"), newChildOn("a", func(at *v1alpha1.At) { at.Status.Phase = v1alpha1.PhaseRunning }), false},
 		"it has failed":   {newChildOn("a"), newEndedChild("a", v1alpha1.ReasonCommandFailed, ""), true},
-		"it is resumed":   {heldChild("a"), newChildOn("a"), true},
-		"while it waits":  {heldChild("a"), heldChild("a"), true},
+		"it is resumed":   {newChildOn("a", held), newChildOn("a"), true},
+		"while it waits":  {newChildOn("a", held), newChildOn("a", held), true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := ConcernsParent(tc.old, tc.cur); got != tc.want {

@@ -20,13 +20,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -65,7 +65,7 @@ func TestCombinations(t *testing.T) {
 		// world
 		status v1alpha1.AtStatus
 		pod    *corev1.Pod
-		late   time.Duration // after the instant
+		late   float64 // seconds after the instant
 		// expectations
 		want string
 	}
@@ -75,15 +75,15 @@ func TestCombinations(t *testing.T) {
 	explained(&foreseen)
 	held := newAt(withSuspended).Status
 	run := running(corev1.PodRunning)
-	runHeld := running(corev1.PodRunning, suspended(earlier))
+	runHeld := running(corev1.PodRunning, suspended())
 	waits := *nextAttempt(1, due.Add(20*time.Second))
 	waitsHeld := *nextAttempt(1, due.Add(20*time.Second))
-	waitsHeld.Conditions = append(waitsHeld.Conditions, suspended(earlier))
+	waitsHeld.Conditions = append(waitsHeld.Conditions, suspended())
 	explained(&waitsHeld)
 	end := newAt(withDone(v1alpha1.ConditionFailed, due)).Status
 	chosen := v1alpha1.AtStatus{Phase: v1alpha1.PhaseRunning, StartTime: &metav1.Time{Time: due}, Nodes: &v1alpha1.AtNodesStatus{}}
 	chosenHeld := *chosen.DeepCopy()
-	chosenHeld.Conditions = append(chosenHeld.Conditions, suspended(earlier))
+	chosenHeld.Conditions = append(chosenHeld.Conditions, suspended())
 	explained(&chosenHeld)
 	oneIsLeft := v1alpha1.AtStatus{Phase: v1alpha1.PhaseRunning, StartTime: &metav1.Time{Time: due}, Nodes: nodes(1, 0, 0, 0)}
 	restarting := v1alpha1.AtStatus{
@@ -91,66 +91,65 @@ func TestCombinations(t *testing.T) {
 		Restart: &v1alpha1.AtRestartStatus{UID: "web", RestartedAt: &metav1.Time{Time: due}, Desired: 5, Updated: 3, Available: 4}, Message: "3 of 5 updated, 4 available",
 	}
 	restartingHeld := *restarting.DeepCopy()
-	restartingHeld.Conditions = []metav1.Condition{suspended(earlier)}
-	const untilCreated = 10 * time.Millisecond // from the instant to the creation of the Pod
+	restartingHeld.Conditions = []metav1.Condition{suspended()}
 
 	scenarios := map[string]map[string]scenario{
 		"activeDeadlineSeconds + backoffLimit": {
-			"an attempt that would start too late is not made": {run, failedPod(), untilCreated, "DONE Failed/PodFailed"},
-			"the limit is for all attempts together":           {waits, nil, untilCreated + 10*time.Second, "DONE Failed/DeadlineExceeded"},
+			"an attempt that would start too late is not made": {run, failedPod(), 0.01, "Phase=DONE; CompletionTime=10:12:00.01; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:00.01; Failed PodFailed; Warning PodFailed"},
+			"the limit is for all attempts together":           {waits, nil, 10.01, "Phase=DONE; CompletionTime=10:12:10.01; no NextAttemptTime; Failed DeadlineExceeded; Warning DeadlineExceeded"},
 		},
 		"activeDeadlineSeconds + command": {
-			"the command is stopped": {run, runningPod(), untilCreated + 10*time.Second, "FailureTarget/DeadlineExceeded"},
+			"the command is stopped": {run, runningPod(), 10.01, "FailureTarget DeadlineExceeded"},
 		},
 		"activeDeadlineSeconds + node": {
-			"the command is stopped": {run, runningPod(), untilCreated + 10*time.Second, "FailureTarget/DeadlineExceeded"},
+			"the command is stopped": {run, runningPod(), 10.01, "FailureTarget DeadlineExceeded"},
 		},
 		"activeDeadlineSeconds + nodes": {
 			"the limit applies to each node": {chosen, nil, 0, `create Ats example-at-n1 example-at-n2: {"schedule":"2026-12-24T10:12:00Z","command":"echo YAY","node":"n1","activeDeadlineSeconds":10}`},
-			"and not to the whole run":       {oneIsLeft, nil, time.Hour, "nothing"},
+			"and not to the whole run":       {oneIsLeft, nil, 3600, "nothing"},
 		},
 		"activeDeadlineSeconds + startingDeadlineSeconds": {
-			"before the start, only startingDeadlineSeconds counts": {pending, nil, 4 * time.Second, "DONE Failed/StartingDeadlineExceeded"},
-			"after the start, only activeDeadlineSeconds counts":    {run, runningPod(), 4 * time.Second, "wait 6.01s"},
+			"before the start, only startingDeadlineSeconds counts": {pending, nil, 4, "Phase=DONE; CompletionTime=10:12:04; Failed StartingDeadlineExceeded; Warning StartingDeadlineExceeded"},
+			"after the start, only activeDeadlineSeconds counts":    {run, runningPod(), 4, "wait 6.01s"},
 		},
 		"activeDeadlineSeconds + suspend": {
-			"a running command is stopped anyway":  {runHeld, runningPod(), untilCreated + 10*time.Second, "FailureTarget/DeadlineExceeded"},
-			"between attempts, the time continues": {waitsHeld, nil, untilCreated + 10*time.Second, "DONE Failed/DeadlineExceeded"},
-			"before the start, it does not":        {held, nil, time.Hour, "nothing"},
+			"a running command is stopped anyway":  {runHeld, runningPod(), 10.01, "FailureTarget DeadlineExceeded"},
+			"between attempts, the time continues": {waitsHeld, nil, 10.01, "Phase=DONE; CompletionTime=10:12:10.01; no NextAttemptTime; Failed DeadlineExceeded; Warning DeadlineExceeded"},
+			"before the start, it does not":        {held, nil, 3600, "nothing"},
 		},
 		"activeDeadlineSeconds + template": {
-			"the template's own limit applies to each attempt": {run, failedPod(func(pod *corev1.Pod) { pod.Status.Reason = "DeadlineExceeded" }), 5 * time.Second, "DONE Failed/DeadlineExceeded"},
+			"the template's own limit applies to each attempt": {run, failedPod(func(pod *corev1.Pod) { pod.Status.Reason = "DeadlineExceeded" }), 5, "Phase=DONE; CompletionTime=10:12:05; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:05; Failed DeadlineExceeded; Warning DeadlineExceeded"},
 		},
 		"activeDeadlineSeconds + timeZone": {
-			"seconds are seconds": {run, runningPod(), untilCreated + 10*time.Second, "FailureTarget/DeadlineExceeded"},
+			"seconds are seconds": {run, runningPod(), 10.01, "FailureTarget DeadlineExceeded"},
 		},
 		"activeDeadlineSeconds + ttlSecondsAfterFinished": {
-			"activeDeadlineSeconds ends the run":           {run, runningPod(), time.Minute, "FailureTarget/DeadlineExceeded"},
-			"ttlSecondsAfterFinished counts from that end": {end, nil, 29 * time.Second, "wait 1s"},
+			"activeDeadlineSeconds ends the run":           {run, runningPod(), 60, "FailureTarget DeadlineExceeded"},
+			"ttlSecondsAfterFinished counts from that end": {end, nil, 29, "wait 1s"},
 		},
 		"backoffLimit + command": {
-			"the same command again": {waits, nil, 20 * time.Second, "create example-at-pod-1: image /bin/sh -c echo YAY"},
+			"the same command again": {waits, nil, 20, "create example-at-pod-1: image /bin/sh -c echo YAY"},
 		},
 		"backoffLimit + node": {
-			"again on the same node": {waits, nil, 20 * time.Second, "create example-at-pod-1: image /bin/sh -c echo YAY on n1"},
+			"again on the same node": {waits, nil, 20, "create example-at-pod-1: image /bin/sh -c echo YAY on n1"},
 		},
 		"backoffLimit + nodes": {
 			"the limit applies to each node": {chosen, nil, 0, `create Ats example-at-n1 example-at-n2: {"schedule":"2026-12-24T10:12:00Z","command":"echo YAY","node":"n1","backoffLimit":2}`},
 		},
 		"backoffLimit + startingDeadlineSeconds": {
-			"the deadline is for the first attempt": {waits, nil, 20 * time.Second, "create example-at-pod-1: image /bin/sh -c echo YAY"},
+			"the deadline is for the first attempt": {waits, nil, 20, "create example-at-pod-1: image /bin/sh -c echo YAY"},
 		},
 		"backoffLimit + suspend": {
-			"no attempt is added": {waitsHeld, nil, 20 * time.Second, "nothing"},
+			"no attempt is added": {waitsHeld, nil, 20, "nothing"},
 		},
 		"backoffLimit + template": {
-			"the same Pod again": {waits, nil, 20 * time.Second, "create example-at-pod-1: own own"},
+			"the same Pod again": {waits, nil, 20, "create example-at-pod-1: own own"},
 		},
 		"backoffLimit + timeZone": {
-			"the zone is for the first attempt": {waits, nil, 20 * time.Second, "create example-at-pod-1: image /bin/sh -c echo YAY"},
+			"the zone is for the first attempt": {waits, nil, 20, "create example-at-pod-1: image /bin/sh -c echo YAY"},
 		},
 		"backoffLimit + ttlSecondsAfterFinished": {
-			"a failed attempt followed by another is not the end": {run, failedPod(), time.Minute, "next attempt in 10s"},
+			"a failed attempt followed by another is not the end": {run, failedPod(), 60, "Pod.Phase=Failed; Failed=1; LastFailureTime=10:13:00; NextAttemptTime=10:13:10; says BackOff: Attempt 1 of 3 failed, the next is due at 2026-12-24T10:13:10Z: Pod example-at-pod failed; Warning PodFailed: Attempt 1 of 3 failed, the next is due at 2026-12-24T10:13:10Z: Pod example-at-pod failed"},
 		},
 		"command + node": {
 			"it runs there": {pending, nil, 0, "create example-at-pod: image /bin/sh -c echo YAY on n1"},
@@ -159,26 +158,26 @@ func TestCombinations(t *testing.T) {
 			"it runs on each": {chosen, nil, 0, `create Ats example-at-n1 example-at-n2: {"schedule":"2026-12-24T10:12:00Z","command":"echo YAY","node":"n1"}`},
 		},
 		"command + startingDeadlineSeconds": {
-			"too late, it does not run": {pending, nil, 4 * time.Second, "DONE Failed/StartingDeadlineExceeded"},
+			"too late, it does not run": {pending, nil, 4, "Phase=DONE; CompletionTime=10:12:04; Failed StartingDeadlineExceeded; Warning StartingDeadlineExceeded"},
 		},
 		"command + suspend": {
-			"it does not run": {held, nil, time.Hour, "nothing"},
+			"it does not run": {held, nil, 3600, "nothing"},
 		},
 		"command + template": {
 			"the command runs in the template's first container": {pending, nil, 0, "create example-at-pod: own /bin/sh -c echo YAY"},
 		},
 		"command + timeZone": {
 			"it runs when the clocks there show the time": {pending, nil, 0, "create example-at-pod: image /bin/sh -c echo YAY"},
-			"and not before": {pending, nil, -1, "wait 1ns"},
+			"and not before": {pending, nil, -1e-9, "preflight; wait 1ns"},
 		},
 		"command + ttlSecondsAfterFinished": {
-			"it is deleted with the At": {end, nil, 30 * time.Second, "delete At"},
+			"it is deleted with the At": {end, nil, 30, "DeleteAt"},
 		},
 		"node + startingDeadlineSeconds": {
-			"too late, it does not run": {pending, nil, 4 * time.Second, "DONE Failed/StartingDeadlineExceeded"},
+			"too late, it does not run": {pending, nil, 4, "Phase=DONE; CompletionTime=10:12:04; Failed StartingDeadlineExceeded; Warning StartingDeadlineExceeded"},
 		},
 		"node + suspend": {
-			"it does not run": {held, nil, time.Hour, "nothing"},
+			"it does not run": {held, nil, 3600, "nothing"},
 		},
 		"node + template": {
 			"the template's Pod runs there": {pending, nil, 0, "create example-at-pod: own own on n1"},
@@ -187,14 +186,14 @@ func TestCombinations(t *testing.T) {
 			"the named zone counts, wherever the node is": {pending, nil, 0, "create example-at-pod: image /bin/sh -c echo YAY on n1"},
 		},
 		"node + ttlSecondsAfterFinished": {
-			"it is deleted with the At": {end, nil, 30 * time.Second, "delete At"},
+			"it is deleted with the At": {end, nil, 30, "DeleteAt"},
 		},
 		"nodes + startingDeadlineSeconds": {
-			"too late, it runs on none":                       {chosen, nil, 4 * time.Second, "DONE Failed/StartingDeadlineExceeded"},
-			"once it may run on all nodes, it does not count": {oneIsLeft, nil, time.Hour, "nothing"},
+			"too late, it runs on none":                       {chosen, nil, 4, "Phase=DONE; CompletionTime=10:12:04; Failed StartingDeadlineExceeded; Warning StartingDeadlineExceeded"},
+			"once it may run on all nodes, it does not count": {oneIsLeft, nil, 3600, "nothing"},
 		},
 		"nodes + suspend": {
-			"it does not run":     {held, nil, time.Hour, "nothing"},
+			"it does not run":     {held, nil, 3600, "nothing"},
 			"no nodes are chosen": {chosenHeld, nil, 0, "nothing"},
 		},
 		"nodes + template": {
@@ -204,20 +203,20 @@ func TestCombinations(t *testing.T) {
 			"the named zone counts, wherever the nodes are": {chosen, nil, 0, `create Ats example-at-n1 example-at-n2: {"schedule":"2026-12-24T11:12:00","timeZone":"Europe/Berlin","command":"echo YAY","node":"n1"}`},
 		},
 		"nodes + ttlSecondsAfterFinished": {
-			"the children are deleted with the At": {end, nil, 30 * time.Second, "delete At"},
+			"the children are deleted with the At": {end, nil, 30, "DeleteAt"},
 		},
 		"activeDeadlineSeconds + restart": {
-			"the rollout is no longer followed": {restarting, nil, 10 * time.Second, "DONE Failed/DeadlineExceeded"},
+			"the rollout is no longer followed": {restarting, nil, 10, "Phase=DONE; CompletionTime=10:12:10; Failed DeadlineExceeded; Warning DeadlineExceeded"},
 		},
 		"activeDeadlineSeconds + rehearse": {
-			"the limit counts from the run, not from its rehearsal": {run, runningPod(), 4 * time.Second, "wait 6.01s"},
+			"the limit counts from the run, not from its rehearsal": {run, runningPod(), 4, "wait 6.01s"},
 		},
 		"backoffLimit + rehearse": {
 			"a rehearsal is no attempt": {foreseen, nil, 0, "create example-at-pod: image /bin/sh -c echo YAY"},
 		},
 		"command + rehearse": {
 			"whatever its rehearsal found, it runs": {foreseen, nil, 0, "create example-at-pod: image /bin/sh -c echo YAY"},
-			"and not before its time":               {foreseen, nil, -1, "wait 1ns"},
+			"and not before its time":               {foreseen, nil, -1e-9, "preflight; wait 1ns"},
 		},
 		"node + rehearse": {
 			"whatever its rehearsal there found, it runs there": {foreseen, nil, 0, "create example-at-pod: image /bin/sh -c echo YAY on n1"},
@@ -226,11 +225,11 @@ func TestCombinations(t *testing.T) {
 			"whatever its rehearsal found, it runs on each": {chosen, nil, 0, `create Ats example-at-n1 example-at-n2: {"schedule":"2026-12-24T10:12:00Z","command":"echo YAY","node":"n1"}`},
 		},
 		"rehearse + startingDeadlineSeconds": {
-			"too late, it does not run, whatever its rehearsal found": {foreseen, nil, 4 * time.Second, "DONE Failed/StartingDeadlineExceeded"},
+			"too late, it does not run, whatever its rehearsal found": {foreseen, nil, 4, "Phase=DONE; CompletionTime=10:12:04; Failed StartingDeadlineExceeded; no Blocked; Warning StartingDeadlineExceeded"},
 		},
 		"rehearse + suspend": {
-			"it does not run":                 {held, nil, time.Hour, "nothing"},
-			"it is rehearsed before its time": {held, nil, -time.Hour, "wait 49m17.117s"},
+			"it does not run":                 {held, nil, 3600, "nothing"},
+			"it is rehearsed before its time": {held, nil, -3600, "preflight; wait 49m17.117s"},
 		},
 		"rehearse + template": {
 			"whatever its rehearsal found, it runs": {foreseen, nil, 0, "create example-at-pod: own own"},
@@ -239,52 +238,52 @@ func TestCombinations(t *testing.T) {
 			"it runs when the clocks there show the time": {foreseen, nil, 0, "create example-at-pod: image /bin/sh -c echo YAY"},
 		},
 		"rehearse + ttlSecondsAfterFinished": {
-			"seconds are seconds": {end, nil, 30 * time.Second, "delete At"},
+			"seconds are seconds": {end, nil, 30, "DeleteAt"},
 		},
 		"restart + startingDeadlineSeconds": {
-			"too late, nothing is restarted": {pending, nil, 4 * time.Second, "DONE Failed/StartingDeadlineExceeded"},
+			"too late, nothing is restarted": {pending, nil, 4, "Phase=DONE; CompletionTime=10:12:04; Failed StartingDeadlineExceeded; Warning StartingDeadlineExceeded"},
 		},
 		"restart + suspend": {
-			"nothing is restarted":               {held, nil, time.Hour, "nothing"},
-			"a rollout that has begun continues": {restartingHeld, nil, 5 * time.Second, "wait 2s"},
+			"nothing is restarted":               {held, nil, 3600, "nothing"},
+			"a rollout that has begun continues": {restartingHeld, nil, 5, "wait 2s"},
 		},
 		"restart + timeZone": {
-			"it is restarted when the clocks there show the time": {pending, nil, 0, "RUNNING"},
-			"and not before": {pending, nil, -1, "wait 1ns"},
+			"it is restarted when the clocks there show the time": {pending, nil, 0, "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:00; Restart.UID=web; Restart.Desired=5; says : Restarting Deployment web."},
+			"and not before": {pending, nil, -1e-9, "preflight; wait 1ns"},
 		},
 		"restart + ttlSecondsAfterFinished": {
-			"the workload stays when the At goes": {end, nil, 30 * time.Second, "delete At"},
+			"the workload stays when the At goes": {end, nil, 30, "DeleteAt"},
 		},
 		"startingDeadlineSeconds + suspend": {
-			"suspended beyond the deadline": {held, nil, time.Hour, "nothing"},
+			"suspended beyond the deadline": {held, nil, 3600, "nothing"},
 		},
 		"startingDeadlineSeconds + template": {
-			"too late, it does not run": {pending, nil, 4 * time.Second, "DONE Failed/StartingDeadlineExceeded"},
+			"too late, it does not run": {pending, nil, 4, "Phase=DONE; CompletionTime=10:12:04; Failed StartingDeadlineExceeded; Warning StartingDeadlineExceeded"},
 		},
 		"startingDeadlineSeconds + timeZone": {
-			"the deadline counts from the zone's instant": {pending, nil, 4*time.Second - 1, "create example-at-pod: image /bin/sh -c echo YAY"},
-			"and ends a second later":                     {pending, nil, 4 * time.Second, "DONE Failed/StartingDeadlineExceeded"},
+			"the deadline counts from the zone's instant": {pending, nil, 3.999999999, "create example-at-pod: image /bin/sh -c echo YAY"},
+			"and ends a second later":                     {pending, nil, 4, "Phase=DONE; CompletionTime=10:12:04; Failed StartingDeadlineExceeded; Warning StartingDeadlineExceeded"},
 		},
 		"startingDeadlineSeconds + ttlSecondsAfterFinished": {
-			"an At that never ran is also deleted": {end, nil, 30 * time.Second, "delete At"},
+			"an At that never ran is also deleted": {end, nil, 30, "DeleteAt"},
 		},
 		"suspend + template": {
-			"it does not run": {held, nil, time.Hour, "nothing"},
+			"it does not run": {held, nil, 3600, "nothing"},
 		},
 		"suspend + timeZone": {
 			"suspended when the clocks show the time": {held, nil, 0, "nothing"},
 		},
 		"suspend + ttlSecondsAfterFinished": {
-			"an ended At is not affected": {end, nil, 30 * time.Second, "delete At"},
+			"an ended At is not affected": {end, nil, 30, "DeleteAt"},
 		},
 		"template + timeZone": {
 			"it runs when the clocks there show the time": {pending, nil, 0, "create example-at-pod: own own"},
 		},
 		"template + ttlSecondsAfterFinished": {
-			"it is deleted with the At": {end, nil, 30 * time.Second, "delete At"},
+			"it is deleted with the At": {end, nil, 30, "DeleteAt"},
 		},
 		"timeZone + ttlSecondsAfterFinished": {
-			"seconds are seconds": {end, nil, 30 * time.Second, "delete At"},
+			"seconds are seconds": {end, nil, 30, "DeleteAt"},
 		},
 	}
 
@@ -313,7 +312,8 @@ func TestCombinations(t *testing.T) {
 					optional[first](&at.Spec)
 					optional[second](&at.Spec)
 					at.Status.ObservedGeneration = at.Generation
-					world := World{At: at, Pods: podsOf(tc.pod), Live: LiveAll, AsOf: due.Add(tc.late), Now: due.Add(tc.late)}
+					now := due.Add(time.Duration(tc.late * float64(time.Second)).Round(1))
+					world := World{At: at, Pods: podsOf(tc.pod), Live: LiveAll, AsOf: now, Now: now}
 					world.Nodes = []*corev1.Node{newNode("n1"), newNode("n2")}
 					world.Node = world.Nodes[0]
 					world.Target = newTarget()
@@ -324,9 +324,12 @@ func TestCombinations(t *testing.T) {
 						world.Children = []*v1alpha1.At{newRunningChild("n1")}
 					}
 					decision := Decide(world)
-					if got := describe(at, decision, due.Add(tc.late)); got != tc.want {
-						t.Errorf("got %s, want %s", got, tc.want)
+					if got := describe(world, decision); got != tc.want {
+						t.Errorf("got  %s\nwant %s", got, tc.want)
 					}
+					testFrozen(t, world)
+					testRest(t, world)
+					testKept(t, world)
 					if _, overdue := StateOf(at, nil, world.Now); overdue > 0 && decision.Action == nil && decision.Status == nil {
 						t.Errorf("it is overdue for %v, but has no step to take", overdue)
 					}
@@ -340,49 +343,24 @@ func TestCombinations(t *testing.T) {
 	}
 }
 
-// describe returns a short text for a decision.
-func describe(at *v1alpha1.At, d Decision, now time.Time) string {
-	if d.Needs != Cached {
-		return fmt.Sprint("read ", d.Needs)
-	}
+// messages matches the messages of conditions.
+var messages = regexp.MustCompile(`((?:Failed|Complete|FailureTarget|Blocked) \w+): [^;]*`)
+
+// describe is textOf with what is created, but without messages.
+func describe(w World, d Decision) string {
 	switch action := d.Action.(type) {
 	case CreatePod:
-		pod := NewPod(at, Defaults{Image: "image"})
+		pod := NewPod(w.At, Defaults{Image: "image"})
 		container := pod.Spec.Containers[0]
 		what := fmt.Sprintf("create %s: %s %s", pod.Name, container.Image, strings.Join(container.Command, " "))
 		if pod.Spec.Affinity != nil {
-			terms := pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
-			what += " on " + terms[0].MatchFields[0].Values[0]
+			what += " on " + w.Node.Name
 		}
 		return what
 	case CreateAts:
 		spec, _ := json.Marshal(action.Ats[0].Spec)
 		return fmt.Sprintf("create Ats%s: %s", namesOf(action.Ats), spec)
-	case ResumeAts:
-		return "resume Ats" + namesOf(action.Ats)
-	case RestartTarget:
-		return fmt.Sprintf("restart %s %s", at.Spec.Restart.Kind, at.Spec.Restart.Name)
-	case DeletePod:
-		return "delete Pod"
-	case DeleteAt:
-		return "delete At"
-	}
-	switch {
-	case d.Action != nil:
-		return NameOf(d.Action)
-	case d.Status == nil && d.Delay > 0:
-		return fmt.Sprintf("wait %v", d.Delay)
-	case d.Status == nil:
-		return "nothing"
-	case d.Status.Phase == v1alpha1.PhaseDone && meta.IsStatusConditionTrue(d.Status.Conditions, v1alpha1.ConditionFailed):
-		return "DONE Failed/" + d.Status.Reason
-	case d.Status.Phase == v1alpha1.PhaseDone:
-		return "DONE Complete/" + d.Status.Reason
-	case d.Status.NextAttemptTime != nil:
-		return fmt.Sprintf("next attempt in %v", d.Status.NextAttemptTime.Sub(now))
-	case meta.IsStatusConditionTrue(d.Status.Conditions, v1alpha1.ConditionFailureTarget):
-		return "FailureTarget/" + meta.FindStatusCondition(d.Status.Conditions, v1alpha1.ConditionFailureTarget).Reason
 	default:
-		return string(d.Status.Phase)
+		return messages.ReplaceAllString(textOf(w, d), "$1")
 	}
 }

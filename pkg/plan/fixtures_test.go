@@ -18,6 +18,7 @@ package plan
 
 import (
 	"errors"
+	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -26,6 +27,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
@@ -165,12 +167,12 @@ func withSuspend(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) }
 
 func withSuspended(at *v1alpha1.At) {
 	at.Spec.Suspend = ptr.To(true)
-	at.Status = v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 2, Conditions: []metav1.Condition{suspended(earlier)}}
+	at.Status = v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 2, Conditions: []metav1.Condition{suspended()}}
 	explained(&at.Status)
 }
 
-func suspended(since time.Time) metav1.Condition {
-	return condition(v1alpha1.ConditionSuspended, metav1.ConditionTrue, since, v1alpha1.ReasonSuspended, "Nothing starts while spec.suspend is true.")
+func suspended() metav1.Condition {
+	return condition(v1alpha1.ConditionSuspended, metav1.ConditionTrue, earlier, v1alpha1.ReasonSuspended, "Nothing starts while spec.suspend is true.")
 }
 
 func resumed(since time.Time) metav1.Condition {
@@ -192,7 +194,7 @@ func withBackoffLimit(limit int32) func(*v1alpha1.At) {
 // withSuspendedRun suspends an At that has begun to run.
 func withSuspendedRun(at *v1alpha1.At) {
 	at.Spec.Suspend = ptr.To(true)
-	at.Status.Conditions = []metav1.Condition{suspended(earlier)}
+	at.Status.Conditions = []metav1.Condition{suspended()}
 }
 
 func withTTL(seconds int32) func(*v1alpha1.At) {
@@ -253,11 +255,15 @@ func scheduled(since time.Time) func(*corev1.Pod) {
 }
 
 func unschedulable(since time.Time) func(*corev1.Pod) {
-	return withCondition(corev1.PodScheduled, corev1.ConditionFalse, corev1.PodReasonUnschedulable, "0/1 nodes are available", since)
+	return func(pod *corev1.Pod) {
+		pod.Spec.NodeName = ""
+		withCondition(corev1.PodScheduled, corev1.ConditionFalse, corev1.PodReasonUnschedulable, "0/1 nodes are available", since)(pod)
+	}
 }
 
 // gated is a Pod with a scheduling gate.
 func gated(pod *corev1.Pod) {
+	pod.Spec.NodeName = ""
 	withCondition(corev1.PodScheduled, corev1.ConditionFalse, corev1.PodReasonSchedulingGated, "gates", due)(pod)
 }
 
@@ -266,8 +272,8 @@ func sandboxed(pod *corev1.Pod) {
 	withCondition(corev1.PodReadyToStartContainers, corev1.ConditionTrue, "", "", due)(pod)
 }
 
-func imagePullFailed(since time.Time, message string) metav1.Condition {
-	return blocked(since, v1alpha1.ReasonImagePullFailed, message)
+func imagePullFailed(message string) metav1.Condition {
+	return blocked(earlier, v1alpha1.ReasonImagePullFailed, message)
 }
 
 func failureTargetCondition(since time.Time, message string) metav1.Condition {
@@ -297,48 +303,12 @@ func changed(from v1alpha1.AtStatus, mutate ...func(*v1alpha1.AtStatus)) *v1alph
 	return &from
 }
 
-// announced is the status of an At whose next attempt was announced just now.
-func announced(status *v1alpha1.AtStatus, message string, mutate ...func(*v1alpha1.AtStatus)) *v1alpha1.AtStatus {
-	status.Message = message
-	return changed(*status, mutate...)
-}
-
 // secondRunning is the status of an At whose second attempt is in the given phase.
 func secondRunning(phase corev1.PodPhase) *v1alpha1.AtStatus {
 	status := running(phase)
 	status.Failed, status.LastFailureTime = 1, &metav1.Time{Time: now.Add(-10 * time.Second)}
 	status.Pod.Name, status.Pod.UID = "example-at-pod-1", "second"
 	return &status
-}
-
-// ends is the decision to end an At that has the given status so far.
-func ends(from v1alpha1.AtStatus, conditionType, reason, message string, mutate ...func(*v1alpha1.AtStatus)) Decision {
-	status := from.DeepCopy()
-	status.Phase = v1alpha1.PhaseDone
-	status.ObservedGeneration = 2
-	status.Reason = reason
-	status.CompletionTime = &metav1.Time{Time: now}
-	status.Conditions = append(status.Conditions, condition(conditionType, metav1.ConditionTrue, now, reason, message))
-	event := Event{Type: corev1.EventTypeNormal, Reason: reason, Message: message}
-	if conditionType == v1alpha1.ConditionFailed {
-		status.Message = message
-		event.Type = corev1.EventTypeWarning
-	}
-	for _, m := range mutate {
-		m(status)
-	}
-	if status.Failed > from.Failed {
-		status.LastFailureTime = status.Conditions[len(status.Conditions)-1].LastTransitionTime.DeepCopy()
-	}
-	return Decision{Status: status, Events: []Event{event}}
-}
-
-func failed(from v1alpha1.AtStatus, reason, message string, mutate ...func(*v1alpha1.AtStatus)) Decision {
-	return ends(from, v1alpha1.ConditionFailed, reason, message, mutate...)
-}
-
-func complete(mutate ...func(*v1alpha1.AtStatus)) Decision {
-	return ends(running(corev1.PodSucceeded), v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, completedMessage, mutate...)
 }
 
 // explained gives a status that is not DONE the reason and the message of its conditions.
@@ -368,31 +338,24 @@ func explanation(status *v1alpha1.AtStatus) (reason, message string) {
 	return reason, message
 }
 
-func attempts(failed int32) func(*v1alpha1.AtStatus) {
-	return func(status *v1alpha1.AtStatus) { status.Failed = failed }
-}
-
-// retried is a decision with a retry of what others block.
-func retried(d Decision) Decision {
-	d.Retry = answer.ErrBlocked
-	return d
-}
-
 const (
-	completedMessage = "The command ended with exit code 0."
-	deadlineMessage  = "The run took longer than spec.activeDeadlineSeconds (10)."
-	conflictMessage  = "Pod example-at-pod already exists and does not belong to this At: delete that Pod, or give the At another name."
-	invalidMessage   = `spec.schedule "tomorrow" is invalid: write a time in RFC 3339 format, such as 2035-12-24T10:12:00Z`
+	deadlineMessage = "The run took longer than spec.activeDeadlineSeconds (10)."
+	conflictMessage = "Pod example-at-pod already exists and does not belong to this At: delete that Pod, or give the At another name."
+	invalidMessage  = `spec.schedule "tomorrow" is invalid: write a time in RFC 3339 format, such as 2035-12-24T10:12:00Z`
 )
 
-var (
+// equate compares errors like the worker.
+var equate = cmp.Options{cmpopts.EquateEmpty(), cmp.Comparer(func(a, b error) bool {
+	return (a == nil) == (b == nil) && errors.Is(a, answer.ErrBlocked) == errors.Is(b, answer.ErrBlocked)
+})}
 
-	// errAny stands for an error that is not ErrBlocked.
-	// equate compares errors like the worker.
-	equate = cmp.Options{cmpopts.EquateEmpty(), cmp.Comparer(func(a, b error) bool {
-		return (a == nil) == (b == nil) && errors.Is(a, answer.ErrBlocked) == errors.Is(b, answer.ErrBlocked)
-	})}
-)
+// named has an annotation for its container, and ends with another exit code in each.
+func named(name string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		pod.Annotations[DefaultContainer], pod.Spec.Containers = name, []corev1.Container{{Name: "first"}, {Name: "second"}}
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{exited("injected", 1, "", ""), exited("first", 2, "", ""), exited("second", 3, "", "")}
+	}
+}
 
 // exited is the status of a container that has ended.
 func exited(name string, exitCode int32, reason, message string) corev1.ContainerStatus {
@@ -405,4 +368,21 @@ func finished(at time.Time, exitCode int32) corev1.ContainerStatus {
 	status := exited("command", exitCode, "Error", "")
 	status.State.Terminated.FinishedAt = metav1.Time{Time: at}
 	return status
+}
+
+// expect reports how what there is differs from what is wanted.
+func expect(t *testing.T, what string, want, got any, options ...cmp.Option) {
+	t.Helper()
+	if diff := cmp.Diff(want, got, options...); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", what, diff)
+	}
+}
+
+// parse returns an object from YAML.
+func parse[T any](text string) *T {
+	object := new(T)
+	if err := yaml.UnmarshalStrict([]byte(text), object); err != nil {
+		panic(err)
+	}
+	return object
 }

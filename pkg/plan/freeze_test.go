@@ -40,9 +40,11 @@ var startsRun = regexp.MustCompile(`^CreatePod|^RestartTarget|Phase=RUNNING.*(No
 
 // testFrozen checks that a Freeze holds what starts something, and nothing else.
 func testFrozen(t *testing.T, w World) {
-	if blocked := Blocked(w.At); blocked != nil && blocked.Reason == v1alpha1.ReasonOwnerMissing {
+	t.Helper()
+	if blocked := Blocked(w.At); w.Frozen != nil || blocked != nil && blocked.Reason == v1alpha1.ReasonOwnerMissing {
 		return // A Freeze replaces that condition, and the user is asked again.
 	}
+	w.Live, w.AsOf = LiveAll, w.Now
 	free := textOf(w, Decide(w))
 	christmas(&w)
 	d := Decide(w)
@@ -56,9 +58,14 @@ func testFrozen(t *testing.T, w World) {
 		len(d.Events) != 1 || d.Events[0] != NewEvent(corev1.EventTypeNormal, v1alpha1.ReasonFrozen, want) || TrueCondition(d.Status.Conditions, v1alpha1.ConditionBlocked) != nil {
 		t.Fatalf("in a Freeze, got %s", textOf(w, d))
 	}
-
 	w.At = w.At.DeepCopy()
 	w.At.Status = *d.Status
+	testThaw(t, w)
+}
+
+// testThaw checks how an At that a Freeze holds waits for its end.
+func testThaw(t *testing.T, w World) {
+	t.Helper()
 	state := map[v1alpha1.AtPhase]State{v1alpha1.PhaseRunning: StateRunning}[w.At.Status.Phase]
 	if got, overdue := StateOf(w.At, w.Parent, w.Now.Add(time.Minute)); got != cmp.Or(state, StateFrozen) || overdue != 0 {
 		t.Errorf("frozen: state %s, overdue for %s", got, overdue)
@@ -71,7 +78,7 @@ func testFrozen(t *testing.T, w World) {
 		t.Errorf("the Freeze ends later: got %s", textOf(w, d))
 	}
 	w.Frozen = nil
-	d = Decide(w)
+	d := Decide(w)
 	if create, creates := d.Action.(CreatePod); !startsRun.MatchString(textOf(w, d)) || creates && create.Due != w.Now || d.Status != nil && IsFrozen(&v1alpha1.At{Status: *d.Status}) {
 		t.Errorf("after the Freeze: got %s", textOf(w, d))
 	}

@@ -20,7 +20,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -70,9 +69,7 @@ func TestLeave(t *testing.T) {
 					t.Fatalf("it starts %+v", d.Action)
 				}
 			}
-			if diff := cmp.Diff(tc.want, got); diff != "" {
-				t.Errorf("steps (-want +got):\n%s", diff)
-			}
+			expect(t, "steps", tc.want, got)
 		})
 	}
 }

@@ -25,9 +25,7 @@ import (
 func TestDecideNextAttempt(t *testing.T) {
 	testDecide(t, map[string]decideCase{
 		"between two attempts: the next is waited for":                           {at: newAt(withStatus(*nextAttempt(1, now.Add(10*time.Second))), withBackoffLimit(2)), want: "wait 10s"},
-		"between two attempts, a long time":                                      {at: newAt(withStatus(*nextAttempt(9, now.Add(6*time.Minute))), withBackoffLimit(10)), want: "wait 6m0s"},
 		"between two attempts, the limit lowered: the announced attempt follows": {at: newAt(withStatus(*nextAttempt(1, now))), want: "CreatePod due 10:12:04; wait 1m0s; read At"},
-		"the next attempt is due":                                                {at: newAt(withStatus(*nextAttempt(1, now)), withBackoffLimit(2)), want: "CreatePod due 10:12:04; wait 1m0s; read At"},
 		"the next attempt is due, an unrelated Pod has its name": {
 			at: newAt(withStatus(*nextAttempt(1, now)), withBackoffLimit(2)), pod: runningPod(second, ownedBy()),
 			want: "Blocked PodNameConflict: Pod example-at-pod-1 already exists and does not belong to this At: delete that Pod, or give the At another name.; Warning PodNameConflict; retry blocked",

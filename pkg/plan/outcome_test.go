@@ -40,12 +40,6 @@ func TestFailureReason(t *testing.T) {
 	disrupted := func(reason, message string) func(*corev1.Pod) {
 		return withCondition(corev1.DisruptionTarget, corev1.ConditionTrue, reason, message, due)
 	}
-	named := func(name string) func(*corev1.Pod) {
-		return func(pod *corev1.Pod) {
-			pod.Annotations[DefaultContainer], pod.Spec.Containers = name, []corev1.Container{{Name: "first"}, {Name: "second"}}
-			pod.Status.ContainerStatuses = []corev1.ContainerStatus{exited("injected", 1, "", ""), exited("first", 2, "", ""), exited("second", 3, "", "")}
-		}
-	}
 	restarting := waits("command", "CrashLoopBackOff", "")
 	restarting.LastTerminationState = finished(requested.Add(-time.Minute), 4).State
 	for name, tc := range map[string]struct {

@@ -17,17 +17,13 @@ limitations under the License.
 package plan
 
 import (
-	"maps"
 	"math"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
@@ -65,54 +61,35 @@ func TestPodName(t *testing.T) {
 
 func TestNewPod(t *testing.T) {
 	at := newAt(func(at *v1alpha1.At) { at.Spec.Command = `echo "$HOME" | wc -c; echo $$ $(date)` })
-	want := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{
-			Name:      "example-at-pod",
-			Namespace: "default",
-			Labels: map[string]string{
-				"cnat.programming-kubernetes.info/at-uid":  "at-uid",
-				"cnat.programming-kubernetes.info/at-name": "example-at",
-			},
-			Annotations: map[string]string{
-				"cnat.programming-kubernetes.info/scheduled-time": "2026-12-24T10:12:00Z",
-				"kubectl.kubernetes.io/default-container":         "command",
-				"cnat.programming-kubernetes.info/at-generation":  "2",
-				"cnat.programming-kubernetes.info/at-name":        "example-at",
-			},
-			Finalizers: []string{"cnat.programming-kubernetes.info/tracking"},
-			OwnerReferences: []metav1.OwnerReference{{
-				APIVersion: "cnat.programming-kubernetes.info/v1alpha1", Kind: "At", Name: "example-at", UID: uid,
-				Controller: ptr.To(true), BlockOwnerDeletion: ptr.To(true),
-			}},
-		},
-		Spec: corev1.PodSpec{
-			RestartPolicy:                corev1.RestartPolicyNever,
-			AutomountServiceAccountToken: ptr.To(false),
-			EnableServiceLinks:           ptr.To(false),
-			SecurityContext: &corev1.PodSecurityContext{
-				RunAsNonRoot: ptr.To(true), RunAsUser: ptr.To[int64](65534), RunAsGroup: ptr.To[int64](65534),
-				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
-			},
-			Containers: []corev1.Container{{
-				Name: "command", Image: "image",
-				Command:                  []string{"/bin/sh", "-c", `echo "$$HOME" | wc -c; echo $$$$ $$(date)`},
-				TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
-				SecurityContext: &corev1.SecurityContext{
-					AllowPrivilegeEscalation: ptr.To(false),
-					Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
-				},
-			}},
-		},
-	}
-	if diff := cmp.Diff(want, NewPod(at, Defaults{Image: "image"})); diff != "" {
-		t.Errorf("NewPod (-want +got):\n%s", diff)
-	}
-
-	resources := corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Mi")}}
-	want.Spec.Containers[0].Resources = resources
-	if diff := cmp.Diff(want, NewPod(at, Defaults{Image: "image", Resources: resources})); diff != "" {
-		t.Errorf("NewPod with default resources (-want +got):\n%s", diff)
-	}
+	want := parse[corev1.Pod](`
+metadata:
+  name: example-at-pod
+  namespace: default
+  labels:
+    cnat.programming-kubernetes.info/at-uid: at-uid
+    cnat.programming-kubernetes.info/at-name: example-at
+  annotations:
+    cnat.programming-kubernetes.info/scheduled-time: "2026-12-24T10:12:00Z"
+    cnat.programming-kubernetes.info/at-generation: "2"
+    cnat.programming-kubernetes.info/at-name: example-at
+    kubectl.kubernetes.io/default-container: command
+  finalizers: [cnat.programming-kubernetes.info/tracking]
+  ownerReferences:
+  - {apiVersion: cnat.programming-kubernetes.info/v1alpha1, kind: At, name: example-at, uid: at-uid, controller: true, blockOwnerDeletion: true}
+spec:
+  restartPolicy: Never
+  automountServiceAccountToken: false
+  enableServiceLinks: false
+  securityContext: {runAsNonRoot: true, runAsUser: 65534, runAsGroup: 65534, seccompProfile: {type: RuntimeDefault}}
+  containers:
+  - name: command
+    image: image
+    command: [/bin/sh, -c, 'echo "$$HOME" | wc -c; echo $$$$ $$(date)']
+    terminationMessagePolicy: FallbackToLogsOnError
+    resources: {limits: {memory: 64Mi}}
+    securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}
+`)
+	expect(t, "NewPod", want, NewPod(at, Defaults{Image: "image", Resources: want.Spec.Containers[0].Resources}))
 
 	at.Name = strings.Repeat("a", 64)
 	if labels := NewPod(at, Defaults{Image: "image"}).Labels; len(labels) != 1 {
@@ -120,116 +97,76 @@ func TestNewPod(t *testing.T) {
 	}
 }
 
+// TestNewPodFromTemplate covers what becomes of the spec of a template. The default resources and
+// the default image are not for templates.
 func TestNewPodFromTemplate(t *testing.T) {
-	template := func(mutate ...func(*corev1.PodTemplateSpec)) *corev1.PodTemplateSpec {
-		template := &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
-			RestartPolicy:  corev1.RestartPolicyNever,
-			InitContainers: []corev1.Container{{Name: "init", Image: "a", TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError}},
-			Containers: []corev1.Container{
-				{Name: "first", Image: "b", Command: []string{"/b"}, Args: []string{"$(HOME)"}, TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError},
-				{Name: "second", Image: "c", TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError},
-			},
-			ServiceAccountName: "runner",
-		}}
-		for _, m := range mutate {
-			m(template)
-		}
-		return template
-	}
-	same := func(*corev1.PodTemplateSpec) {}
 	for name, tc := range map[string]struct {
-		command string
-		given   func(*corev1.PodTemplateSpec)
-		// expectations
-		want            func(*corev1.PodTemplateSpec)
-		wantLabels      map[string]string
-		wantAnnotations map[string]string
+		command, node string
+		retries       int32
+		given, want   string
 	}{
-		"verbatim": {given: same, want: same},
-		"with a command: it replaces the first container's own": {
-			command: "echo $HOME", given: same,
-			want: func(template *corev1.PodTemplateSpec) {
-				template.Spec.Containers[0].Command, template.Spec.Containers[0].Args = []string{"/bin/sh", "-c", "echo $$HOME"}, nil
-			},
+		"only what is omitted is set": {
+			retries: 1,
+			given:   `{serviceAccountName: runner, initContainers: [{name: init}], containers: [{name: a, command: [a], args: [$(HOME)]}, {name: b, terminationMessagePolicy: File}]}`,
+			want: `{serviceAccountName: runner, initContainers: [{name: init, terminationMessagePolicy: FallbackToLogsOnError}], restartPolicy: Never,
+				containers: [{name: a, command: [a], args: [$(HOME)], terminationMessagePolicy: FallbackToLogsOnError}, {name: b, terminationMessagePolicy: File}]}`,
 		},
-		"omitted fields are set": {
-			given: func(template *corev1.PodTemplateSpec) {
-				template.Spec.RestartPolicy = ""
-				template.Spec.InitContainers[0].TerminationMessagePolicy = ""
-				template.Spec.Containers[1].TerminationMessagePolicy = ""
-			},
-			want: same,
+		"a command replaces that of the first container": {
+			command: "echo $HOME",
+			given:   `{containers: [{name: a, command: [a], args: [$(HOME)]}, {name: b, command: [b]}]}`,
+			want: `{restartPolicy: Never, containers: [{name: a, command: [/bin/sh, -c, echo $$HOME], terminationMessagePolicy: FallbackToLogsOnError},
+				{name: b, command: [b], terminationMessagePolicy: FallbackToLogsOnError}]}`,
 		},
-		"set fields are kept": {
-			given: func(template *corev1.PodTemplateSpec) {
-				template.Spec.RestartPolicy = corev1.RestartPolicyOnFailure
-				template.Spec.Containers[0].TerminationMessagePolicy = corev1.TerminationMessageReadFile
-			},
-			want: func(template *corev1.PodTemplateSpec) {
-				template.Spec.RestartPolicy = corev1.RestartPolicyOnFailure
-				template.Spec.Containers[0].TerminationMessagePolicy = corev1.TerminationMessageReadFile
-			},
+		"with retries, its node may restart it": {
+			retries: 1,
+			given:   `{restartPolicy: OnFailure, containers: [{restartPolicy: Never, restartPolicyRules: [{action: Restart}], terminationMessagePolicy: File}]}`,
+			want:    `{restartPolicy: OnFailure, containers: [{restartPolicy: Never, restartPolicyRules: [{action: Restart}], terminationMessagePolicy: File}]}`,
 		},
-		"labels and annotations, reserved ones are not overridden": {
-			given: func(template *corev1.PodTemplateSpec) {
-				template.Labels = map[string]string{"app": "backup", v1alpha1.LabelAtUID: "mine", v1alpha1.LabelAtName: "mine"}
-				template.Annotations = map[string]string{"note": "night", v1alpha1.AnnotationScheduledTime: "never", DefaultContainer: "second"}
-			},
-			want:            same,
-			wantLabels:      map[string]string{"app": "backup"},
-			wantAnnotations: map[string]string{"note": "night", DefaultContainer: "second"},
+		"without retries, only sidecars are restarted": {
+			given: `{restartPolicy: OnFailure, containers: [{restartPolicy: Never, restartPolicyRules: [{action: Restart}], terminationMessagePolicy: File}],
+				initContainers: [{restartPolicy: Always, restartPolicyRules: [{action: Restart}], terminationMessagePolicy: File}, {restartPolicy: OnFailure, terminationMessagePolicy: File}]}`,
+			want: `{restartPolicy: Never, containers: [{terminationMessagePolicy: File}],
+				initContainers: [{restartPolicy: Always, terminationMessagePolicy: File}, {terminationMessagePolicy: File}]}`,
+		},
+		"each container knows its node": {
+			node: "n1",
+			given: `{containers: [{env: [{name: A, value: $(NODE_NAME)}], terminationMessagePolicy: File}, {env: [{name: A}, {name: NODE_NAME, value: own}], terminationMessagePolicy: File}],
+				initContainers: [{terminationMessagePolicy: File}]}`,
+			want: `{restartPolicy: Never, initContainers: [{env: [{name: NODE_NAME, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}], terminationMessagePolicy: File}],
+				containers: [{env: [{name: NODE_NAME, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}, {name: A, value: $(NODE_NAME)}], terminationMessagePolicy: File},
+					{env: [{name: A}, {name: NODE_NAME, value: own}], terminationMessagePolicy: File}],
+				affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchFields: [{key: metadata.name, operator: In, values: [n1]}]}]}}}}`,
+		},
+		"each term of its affinity, except one that matches no node": {
+			node: "n1",
+			given: `{containers: [{env: [{name: NODE_NAME}], terminationMessagePolicy: File}], affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution:
+				{nodeSelectorTerms: [{matchExpressions: [{key: gpu, operator: Exists}]}, {}, {matchFields: [{key: metadata.name, operator: In, values: [n2]}]}]}}}}`,
+			want: `{restartPolicy: Never, containers: [{env: [{name: NODE_NAME}], terminationMessagePolicy: File}], affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution:
+				{nodeSelectorTerms: [{matchExpressions: [{key: gpu, operator: Exists}], matchFields: [{key: metadata.name, operator: In, values: [n1]}]}, {},
+					{matchFields: [{key: metadata.name, operator: In, values: [n2]}, {key: metadata.name, operator: In, values: [n1]}]}]}}}}`,
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			at := newAt(withBackoffLimit(1), func(at *v1alpha1.At) { at.Spec.Command, at.Spec.Template = tc.command, template(tc.given) })
-			before := at.DeepCopy()
-			labels := map[string]string{v1alpha1.LabelAtUID: "at-uid", v1alpha1.LabelAtName: "example-at"}
-			maps.Copy(labels, tc.wantLabels)
-			annotations := map[string]string{v1alpha1.AnnotationScheduledTime: "2026-12-24T10:12:00Z", v1alpha1.AnnotationAtName: "example-at", v1alpha1.AnnotationAtGeneration: "2", DefaultContainer: "first"}
-			maps.Copy(annotations, tc.wantAnnotations)
-
-			// They are not for templates.
-			defaults := Defaults{Image: "image", Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Mi")}}}
-			got := NewPod(at, defaults)
-
-			if diff := cmp.Diff(template(tc.want).Spec, got.Spec); diff != "" {
-				t.Errorf("spec (-want +got):\n%s", diff)
-			}
-			if diff := cmp.Diff(labels, got.Labels); diff != "" {
-				t.Errorf("labels (-want +got):\n%s", diff)
-			}
-			if diff := cmp.Diff(annotations, got.Annotations); diff != "" {
-				t.Errorf("annotations (-want +got):\n%s", diff)
-			}
-			if diff := cmp.Diff(before, at); diff != "" {
-				t.Errorf("NewPod changed its At:\n%s", diff)
-			}
-		})
+		at := newAt(withBackoffLimit(tc.retries))
+		at.Spec.Command, at.Spec.Node, at.Spec.Template = tc.command, tc.node, &corev1.PodTemplateSpec{Spec: *parse[corev1.PodSpec](tc.given)}
+		before := at.DeepCopy()
+		defaults := Defaults{Image: "image", Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Mi")}}}
+		expect(t, name, *parse[corev1.PodSpec](tc.want), NewPod(at, defaults).Spec)
+		expect(t, name+": the At itself", before, at)
 	}
 }
 
-// TestNodeName checks that each container of a run on a node knows the name of the node.
-func TestNodeName(t *testing.T) {
-	name := corev1.EnvVar{Name: "NODE_NAME", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "spec.nodeName"}}}
-	own, other := corev1.EnvVar{Name: "NODE_NAME", Value: "own"}, corev1.EnvVar{Name: "A", Value: "$(NODE_NAME)"}
-	at := newAt(func(at *v1alpha1.At) {
-		at.Spec.Template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
-			InitContainers: []corev1.Container{{}},
-			Containers:     []corev1.Container{{Env: []corev1.EnvVar{other}}, {Env: []corev1.EnvVar{other, own}}},
-		}}
-	})
-	for node, want := range map[string][][]corev1.EnvVar{
-		"":   {nil, {other}, {other, own}},
-		"n1": {{name}, {name, other}, {other, own}},
-	} {
-		at.Spec.Node = node
-		spec := NewPod(at, Defaults{}).Spec
-		if diff := cmp.Diff(want, [][]corev1.EnvVar{spec.InitContainers[0].Env, spec.Containers[0].Env, spec.Containers[1].Env}); diff != "" {
-			t.Errorf("on node %q (-want +got):\n%s", node, diff)
-		}
-	}
-	at.Spec.Template, at.Spec.Node = nil, "n1"
-	if diff := cmp.Diff([]corev1.EnvVar{name}, NewPod(at, Defaults{}).Spec.Containers[0].Env); diff != "" {
-		t.Errorf("without a template (-want +got):\n%s", diff)
-	}
+// TestReservedMetadata checks that a template can have labels and annotations, but not those of
+// the controller.
+func TestReservedMetadata(t *testing.T) {
+	at := newAt()
+	at.Spec.Template = parse[corev1.PodTemplateSpec](`
+metadata:
+  labels: {app: backup, cnat.programming-kubernetes.info/at-uid: mine, cnat.programming-kubernetes.info/at-name: mine}
+  annotations: {note: night, cnat.programming-kubernetes.info/scheduled-time: never, kubectl.kubernetes.io/default-container: second}
+spec: {containers: [{name: first}, {name: second}]}
+`)
+	own, got := NewPod(newAt(), Defaults{}), NewPod(at, Defaults{})
+	own.Labels["app"], own.Annotations["note"], own.Annotations[DefaultContainer] = "backup", "night", "second"
+	expect(t, "labels", own.Labels, got.Labels)
+	expect(t, "annotations", own.Annotations, got.Annotations)
 }

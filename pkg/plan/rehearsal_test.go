@@ -36,67 +36,29 @@ const path = "/cnat-rehearsal-at-uid"
 
 // TestNewRehearsalPod covers what a rehearsal takes from the Pod of the run.
 func TestNewRehearsalPod(t *testing.T) {
-	at := newAt(func(at *v1alpha1.At) {
-		probe := &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"true"}}}}
-		hook := &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"touch", "/ran"}}}}
-		container := func(name string) corev1.Container {
-			return corev1.Container{
-				Name: name, Image: "image", Command: []string{"run"}, Args: []string{"it"}, WorkingDir: "/data",
-				Env: []corev1.EnvVar{{Name: "A", Value: "B"}}, VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}},
-				Ports: []corev1.ContainerPort{{ContainerPort: 80}, {ContainerPort: 81, HostPort: 81}}, ImagePullPolicy: corev1.PullAlways,
-				LivenessProbe: probe, ReadinessProbe: probe, StartupProbe: probe, Lifecycle: hook, Stdin: true, TTY: true,
-			}
-		}
-		sidecar := container("sidecar")
-		sidecar.RestartPolicy = ptr.To(corev1.ContainerRestartPolicyAlways)
-		at.Spec.Template = &corev1.PodTemplateSpec{
-			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "web"}, Annotations: map[string]string{"network": "a"}},
-			Spec: corev1.PodSpec{
-				Containers:     []corev1.Container{container("main")},
-				InitContainers: []corev1.Container{container("init"), sidecar},
-				RestartPolicy:  corev1.RestartPolicyOnFailure, PriorityClassName: "high", PreemptionPolicy: ptr.To(corev1.PreemptLowerPriority), Priority: ptr.To[int32](1),
-				NodeSelector: map[string]string{"disk": "ssd"}, ServiceAccountName: "account", ImagePullSecrets: []corev1.LocalObjectReference{{Name: "pull"}},
-				Tolerations: []corev1.Toleration{{Key: "gpu"}}, TerminationGracePeriodSeconds: ptr.To[int64](600), ActiveDeadlineSeconds: ptr.To[int64](5),
-				ReadinessGates: []corev1.PodReadinessGate{{ConditionType: "gate"}}, Volumes: []corev1.Volume{{Name: "v"}},
-			},
-		}
-	})
+	const container = `image: image, command: [run], args: [it], workingDir: /data, env: [{name: A, value: B}], volumeMounts: [{name: v, mountPath: /v}],
+		ports: [{containerPort: 80}, {containerPort: 81, hostPort: 81}], imagePullPolicy: Always, livenessProbe: {}, readinessProbe: {}, startupProbe: {}, lifecycle: {}, stdin: true, tty: true`
+	const left = `image: image, command: [/cnat-rehearsal-at-uid], env: [{name: A, value: B}], volumeMounts: [{name: v, mountPath: /v}],
+		imagePullPolicy: Always, terminationMessagePolicy: FallbackToLogsOnError`
+	at := newAt()
+	at.Spec.Template = parse[corev1.PodTemplateSpec](`{metadata: {labels: {app: web}, annotations: {network: a}}, spec: {
+		containers: [{name: main, ` + container + `}], initContainers: [{name: init, ` + container + `}, {name: sidecar, restartPolicy: Always, ` + container + `}],
+		restartPolicy: OnFailure, priorityClassName: high, preemptionPolicy: PreemptLowerPriority, priority: 1, nodeSelector: {disk: ssd}, serviceAccountName: account,
+		imagePullSecrets: [{name: pull}], tolerations: [{key: gpu}], terminationGracePeriodSeconds: 600, activeDeadlineSeconds: 5, readinessGates: [{conditionType: gate}], volumes: [{name: v}]}}`)
 	run := NewPod(at, Defaults{})
 	before := run.DeepCopy()
 
 	got := NewRehearsalPod(at, v1alpha1.AtKind, run)
 
-	container := func(name string) corev1.Container {
-		return corev1.Container{
-			Name: name, Image: "image", Command: []string{path},
-			Env: []corev1.EnvVar{{Name: "A", Value: "B"}}, VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}},
-			Ports: []corev1.ContainerPort{{ContainerPort: 81, HostPort: 81}}, ImagePullPolicy: corev1.PullAlways, TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
-		}
-	}
-	init := container("init")
-	init.Ports, init.WorkingDir = nil, "/data"
-	want := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{
-			Name: "example-at-rehearsal", Namespace: "default",
-			Labels:          map[string]string{v1alpha1.LabelRehearsalOf: "at-uid"},
-			Annotations:     map[string]string{"network": "a", DefaultContainer: "main"},
-			OwnerReferences: run.OwnerReferences,
-		},
-		Spec: corev1.PodSpec{
-			Containers:    []corev1.Container{container("main"), init, container("sidecar")},
-			RestartPolicy: corev1.RestartPolicyNever,
-			NodeSelector:  map[string]string{"disk": "ssd"}, ServiceAccountName: "account", ImagePullSecrets: []corev1.LocalObjectReference{{Name: "pull"}},
-			Tolerations: []corev1.Toleration{{Key: "gpu"}}, TerminationGracePeriodSeconds: ptr.To[int64](1), ActiveDeadlineSeconds: ptr.To[int64](720),
-			Volumes: []corev1.Volume{{Name: "v"}},
-		},
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff(before, run); diff != "" {
-		t.Errorf("the Pod of the run was changed:\n%s", diff)
-	}
-	if AtName(got) != at.Name || isTracked(got) || got.Labels[v1alpha1.LabelAtUID] != "" {
+	want := parse[corev1.Pod](`{metadata: {name: example-at-rehearsal, namespace: default, labels: {cnat.programming-kubernetes.info/rehearsal-of: at-uid},
+		annotations: {network: a, kubectl.kubernetes.io/default-container: main}}, spec: {
+		containers: [{name: main, ports: [{containerPort: 81, hostPort: 81}], ` + left + `}, {name: init, workingDir: /data, ` + left + `}, {name: sidecar, ports: [{containerPort: 81, hostPort: 81}], ` + left + `}],
+		restartPolicy: Never, nodeSelector: {disk: ssd}, serviceAccountName: account,
+		imagePullSecrets: [{name: pull}], tolerations: [{key: gpu}], terminationGracePeriodSeconds: 1, activeDeadlineSeconds: 720, volumes: [{name: v}]}}`)
+	want.OwnerReferences = run.OwnerReferences
+	expect(t, "rehearsal", want, got)
+	expect(t, "the Pod of the run", before, run)
+	if AtName(got) != at.Name || isTracked(got) {
 		t.Error("the controller would take the rehearsal for an attempt")
 	}
 	at.Name = strings.Repeat("a", 253)
@@ -128,16 +90,12 @@ func TestRehearsalResources(t *testing.T) {
 		wantRequests          corev1.ResourceList
 		wantLimits            corev1.ResourceList // nil: like the requests
 	}{
-		"no init container":                 {main: []container{same("1", "1Gi"), same("2", "")}, wantRequests: list("3", "1Gi")},
 		"a small init container":            {main: []container{same("2", "1Gi")}, inits: []container{same("1", "512Mi")}, wantRequests: list("2", "1Gi")},
-		"a large init container":            {main: []container{same("2", "1Gi")}, inits: []container{same("5", "512Mi")}, wantRequests: list("5", "1Gi")},
 		"each larger in something":          {main: []container{same("2", "1Gi")}, inits: []container{same("5", "1Mi"), same("1", "4Gi")}, wantRequests: list("5", "4Gi")},
 		"an init container before sidecars": {main: []container{same("1", "")}, sidecars: []container{same("1", "")}, inits: []container{same("3", "")}, wantRequests: list("3", "")},
 		"only init containers request":      {main: []container{same("", "")}, inits: []container{same("1", "1Gi"), same("2", "")}, wantRequests: list("2", "1Gi")},
 		"a GPU of an init container":        {main: []container{same("1", "")}, inits: []container{gpus}, wantRequests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1"), gpu: resource.MustParse("1")}},
-		"a GPU of both":                     {main: []container{gpus}, inits: []container{gpus}, wantRequests: corev1.ResourceList{gpu: resource.MustParse("1")}},
 		"a larger limit":                    {main: []container{limited("1", "1")}, inits: []container{limited("1", "4")}, wantRequests: list("1", ""), wantLimits: list("4", "")},
-		"a smaller limit":                   {main: []container{limited("1", "8")}, inits: []container{limited("1", "4")}, wantRequests: list("1", ""), wantLimits: list("8", "")},
 		// The limit of the other has room for its request.
 		"a smaller limit, a larger request": {main: []container{limited("1", "8")}, inits: []container{limited("4", "4")}, wantRequests: list("4", ""), wantLimits: list("8", "")},
 		"a larger limit, a larger request":  {main: []container{limited("50m", "100m")}, inits: []container{limited("150m", "150m")}, wantRequests: list("150m", ""), wantLimits: list("150m", "")},
@@ -180,64 +138,35 @@ func TestRehearsalResources(t *testing.T) {
 
 // TestAsAdmitted covers what a rehearsal takes from the Pod that the API server would store.
 func TestAsAdmitted(t *testing.T) {
-	run := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "a"}}}}
-	admitted := &corev1.Pod{Spec: corev1.PodSpec{
-		NodeName: "node", Resources: &corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2")}},
-		Containers: []corev1.Container{{Name: "proxy"}, {Name: "main", Image: "b", Ports: []corev1.ContainerPort{{ContainerPort: 80, HostPort: 80}}}},
-	}}
-	want := run.DeepCopy()
-	want.Spec.Resources = admitted.Spec.Resources
-	want.Spec.Containers[0].Ports = admitted.Spec.Containers[1].Ports
-	if diff := cmp.Diff(want, AsAdmitted(run, admitted)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	run := parse[corev1.Pod](`{spec: {containers: [{name: main, image: a}]}}`)
+	admitted := parse[corev1.Pod](`{spec: {nodeName: node, resources: {requests: {cpu: 2}}, containers: [{name: proxy}, {name: main, image: b, ports: [{containerPort: 80}]}]}}`)
+	want := parse[corev1.Pod](`{spec: {resources: {requests: {cpu: 2}}, containers: [{name: main, image: a, ports: [{containerPort: 80}]}]}}`)
+	expect(t, "AsAdmitted", want, AsAdmitted(run, admitted))
 }
 
 // TestRehearsalWithoutInit covers what a rehearsal leaves out, because an init container may make
 // it, which does not run.
 func TestRehearsalWithoutInit(t *testing.T) {
-	fromFile := corev1.EnvVar{Name: "TOKEN", ValueFrom: &corev1.EnvVarSource{FileKeyRef: &corev1.FileKeySelector{VolumeName: "work", Path: "env", Key: "TOKEN"}}}
-	plain := corev1.EnvVar{Name: "A", Value: "B"}
-	whole := corev1.VolumeMount{Name: "work", MountPath: "/data"}
-	readOnly := corev1.VolumeMount{Name: "work", MountPath: "/data", ReadOnly: true}
-	file := corev1.VolumeMount{Name: "work", MountPath: "/etc/app.conf", SubPath: "app.conf"}
-	expr := corev1.VolumeMount{Name: "work", MountPath: "/etc/app.conf", SubPathExpr: "$(A)"}
-	other := corev1.VolumeMount{Name: "other", MountPath: "/etc/other.conf", SubPath: "other.conf"}
-	container := func(name, dir string, env []corev1.EnvVar, mounts ...corev1.VolumeMount) corev1.Container {
-		return corev1.Container{Name: name, WorkingDir: dir, Env: env, VolumeMounts: mounts}
-	}
-	env := func(vars ...corev1.EnvVar) []corev1.EnvVar { return vars }
-	main := container("main", "/data/dir", env(plain, fromFile), whole, file, expr, other)
-	for name, tc := range map[string]struct {
-		inits []corev1.Container
-		want  []corev1.Container
-	}{
-		"no init container": {want: []corev1.Container{main}},
-		"one that only reads": {
-			inits: []corev1.Container{container("init", "", nil, readOnly)},
-			want:  []corev1.Container{main, container("init", "", nil, readOnly)},
-		},
-		"one that may make it": {
-			inits: []corev1.Container{container("init", "", nil, whole)},
-			want:  []corev1.Container{container("main", "", env(plain), whole, other), container("init", "", nil, whole)},
-		},
+	const (
+		token = `{name: TOKEN, valueFrom: {fileKeyRef: {volumeName: work, path: env, key: TOKEN}}}`
+		file  = `{name: work, mountPath: /etc/app.conf, subPath: app.conf}`
+		main  = `{name: main, command: [/cnat-rehearsal-at-uid], workingDir: /data/dir, env: [{name: A}, ` + token + `],
+			volumeMounts: [{name: work, mountPath: /data}, ` + file + `, {name: work, mountPath: /etc/app.conf, subPathExpr: $(A)}, {name: other, mountPath: /etc/other.conf, subPath: other.conf}]}`
+		left  = `{name: main, command: [/cnat-rehearsal-at-uid], env: [{name: A}], volumeMounts: [{name: work, mountPath: /data}, {name: other, mountPath: /etc/other.conf, subPath: other.conf}]}`
+		first = `{name: first, command: [/cnat-rehearsal-at-uid], workingDir: /data, env: [` + token + `], volumeMounts: [` + file + `]}`
+	)
+	for name, tc := range map[string]struct{ inits, want string }{
+		"no init container":    {`[]`, main},
+		"one that only reads":  {`[{name: init, volumeMounts: [{name: work, mountPath: /data, readOnly: true}]}]`, main + `, {name: init, command: [/cnat-rehearsal-at-uid], volumeMounts: [{name: work, mountPath: /data, readOnly: true}]}`},
+		"one that may make it": {`[{name: init, volumeMounts: [{name: work, mountPath: /data}]}]`, left + `, {name: init, command: [/cnat-rehearsal-at-uid], volumeMounts: [{name: work, mountPath: /data}]}`},
 		"for another init container": {
-			inits: []corev1.Container{container("first", "/data", env(fromFile), file), container("second", "/data", env(fromFile), file)},
-			want: []corev1.Container{
-				container("main", "", env(plain), whole, other), container("first", "/data", env(fromFile), file), container("second", "", nil),
-			},
+			`[` + first + `, {name: second, workingDir: /data, env: [` + token + `], volumeMounts: [` + file + `]}]`,
+			left + `, ` + first + `, {name: second, command: [/cnat-rehearsal-at-uid]}`,
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			run := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{*main.DeepCopy()}, InitContainers: tc.inits}}
-			got := NewRehearsalPod(newAt(), v1alpha1.AtKind, run).Spec.Containers
-			for i := range tc.want {
-				tc.want[i].Command = []string{path}
-			}
-			if diff := cmp.Diff(tc.want, got, cmpopts.EquateEmpty()); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
-		})
+		run := parse[corev1.Pod](`{spec: {containers: [` + main + `], initContainers: ` + tc.inits + `}}`)
+		want := parse[corev1.PodSpec](`{containers: [` + tc.want + `]}`).Containers
+		expect(t, name, want, NewRehearsalPod(newAt(), v1alpha1.AtKind, run).Spec.Containers, cmpopts.EquateEmpty())
 	}
 }
 
@@ -314,7 +243,6 @@ func TestJudgeRehearsal(t *testing.T) {
 			want: "ContainerStarted: Container command started: a webhook may have replaced its command, or its image has a program at " + path + ". The Pod was deleted.",
 		},
 		"its node knows nothing of one": {pod: rehearsal(withContainers(exited("command", 137, statusUnknown, ""), started("second")))},
-		"no node, for a moment":         {pod: rehearsal(unschedulable(due)), event: &PodEvent{Warning: true, Reason: "FailedScheduling", Time: due}, age: unschedulableDelay - 1},
 		"no node":                       {pod: rehearsal(unschedulable(due)), age: Grace, want: "Unschedulable: Pod example-at-rehearsal: 0/1 nodes are available"},
 		"no node, for a minute":         {pod: rehearsal(unschedulable(due)), age: Grace - 1},
 		"a node is being added":         {pod: rehearsal(unschedulable(due)), event: &PodEvent{Reason: "TriggeredScaleUp", Time: due}, age: RehearsalTime - 1},
@@ -351,7 +279,6 @@ func TestJudgeRehearsal(t *testing.T) {
 		"silence since it has a node":   {pod: rehearsal(creating, scheduled(due.Add(time.Second))), age: rehearsalSilence},
 		"silence since its status":      {pod: rehearsal(creating, writtenAt(due.Add(time.Second))), age: rehearsalSilence},
 		"silence since an event":        {pod: rehearsal(creating), event: &PodEvent{Reason: "SuccessfulAttachVolume", Time: due.Add(time.Second)}, age: rehearsalSilence},
-		"slow after its sandbox":        {pod: rehearsal(creating, sandboxed), age: RehearsalTime - 1},
 		"it pulls":                      {pod: rehearsal(creating, sandboxed), event: pulling, age: RehearsalTime - 1},
 		"it pulls, for too long":        {pod: rehearsal(creating, sandboxed), event: pulling, age: RehearsalTime, want: "PodPending: Pod example-at-rehearsal: the command has not started for a minute: Pulling: words" + see},
 		"the node has no room any more": {pod: rehearsal(failed, refusedBy("OutOfcpu")), want: "Evicted: Pod example-at-rehearsal failed: OutOfcpu: words"},
@@ -363,14 +290,13 @@ func TestJudgeRehearsal(t *testing.T) {
 			}),
 			want: "PodFailed: Pod example-at-rehearsal failed: container proxy-init ended with exit code 1: no route",
 		},
-		"evicted": {pod: rehearsal(failed, func(pod *corev1.Pod) { pod.Status.Reason = "Evicted" }), want: "Evicted: Pod example-at-rehearsal was evicted"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			run := newRun()
 			run.Spec.PriorityClassName = tc.priority
 			now := due.Add(tc.age)
 			got := JudgeRehearsal(tc.pod, run, tc.event, !tc.unknown, now)
-			if text := join(got.Reason, got.Message); text != tc.want || got.Reason != "" && got.Time != now.Truncate(time.Second) {
+			if text := join(got.Reason, got.Message); text != tc.want || text == "" && !got.Time.IsZero() || text != "" && got.Time != now.Truncate(time.Second) {
 				t.Errorf("got %s at %v, want %s", text, got.Time, tc.want)
 			}
 		})
@@ -404,7 +330,6 @@ func TestDecideRehearsed(t *testing.T) {
 	}
 	edited := func(at *v1alpha1.At) { at.Generation++ }
 	unwanted := func(at *v1alpha1.At) { at.Spec.Rehearse = false }
-	passed := rehearsedCondition(v1alpha1.ReasonPassed, "words")
 	failed := rehearsedCondition(v1alpha1.ReasonImagePullFailed, failure)
 	with := func(conditions ...metav1.Condition) v1alpha1.AtStatus {
 		status := pendingWith(conditions...)
@@ -417,8 +342,7 @@ func TestDecideRehearsed(t *testing.T) {
 	}
 	pending := v1alpha1.AtStatus{Phase: v1alpha1.PhasePending}
 	testDecide(t, map[string]decideCase{
-		"passed":              {at: rehearses(pending), world: rehearsed(v1alpha1.ReasonPassed), want: "RehearsedAt=10:12:04; Rehearsed Passed: words"},
-		"passed, and written": {at: rehearses(with(passed)), world: rehearsed(v1alpha1.ReasonPassed), want: "wait 49m13.117s"},
+		"passed": {at: rehearses(pending), world: rehearsed(v1alpha1.ReasonPassed), want: "RehearsedAt=10:12:04; Rehearsed Passed: words"},
 		"passed, but another controller has written a newer result": {
 			at: rehearses(ago(-time.Second, with(failed, blocked(now, v1alpha1.ReasonImagePullFailed, failure)))), world: rehearsed(v1alpha1.ReasonPassed),
 			want: "wait 49m13.117s",
@@ -439,7 +363,6 @@ func TestDecideRehearsed(t *testing.T) {
 			at: rehearses(with(failed, blocked(now, v1alpha1.ReasonImagePullFailed, failure))), world: func(w *World) { w.Rehearses, w.Forecast = true, nil },
 			want: "preflight; wait 49m13.117s",
 		},
-		"failed, and the Pod is accepted": {at: rehearses(with(failed, blocked(now, v1alpha1.ReasonImagePullFailed, failure))), world: withRehearsals, want: "wait 49m13.117s"},
 		"failed, and the Pod is refused": {
 			at: rehearses(with(failed, blocked(now, v1alpha1.ReasonImagePullFailed, failure))), world: func(w *World) { w.Rehearses, w.Forecast = true, newForecast(v1alpha1.ReasonPodRefused, "quota") },
 			want: "Blocked PodRefused: If it were due now: quota; Warning PodRefused",

@@ -18,11 +18,9 @@ package plan
 
 import (
 	"errors"
-	"fmt"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -72,12 +70,11 @@ func begun() v1alpha1.AtStatus {
 	}
 }
 
-// following is the status of an At that follows the rollout of a restart, with four Pods
-// available.
-func following(restartedAt time.Time, updated int32) v1alpha1.AtStatus {
+// following is the status of an At that follows the rollout of a restart.
+func following() v1alpha1.AtStatus {
 	status := begun()
-	status.Restart = &v1alpha1.AtRestartStatus{UID: "web", RestartedAt: &metav1.Time{Time: restartedAt}, Desired: 5, Updated: updated, Available: 4}
-	status.Message = fmt.Sprintf("%d of 5 updated, 4 available", updated)
+	status.Restart = &v1alpha1.AtRestartStatus{UID: "web", RestartedAt: &metav1.Time{Time: due}, Desired: 5, Updated: 3, Available: 4}
+	status.Message = "3 of 5 updated, 4 available"
 	return status
 }
 
@@ -135,10 +132,6 @@ func TestRestartDue(t *testing.T) {
 		"no permission": {
 			at: restarts(pending), world: forbidden,
 			want: `Blocked RestartForbidden: deployments.apps "web" is forbidden: no: ask a cluster administrator to grant this user the verbs get and patch, as artifacts/restarts/rbac.yaml does; Warning RestartForbidden; retry blocked`,
-		},
-		"no permission until the deadline": {
-			at: restarts(pending, withStartingDeadline(3)), world: forbidden,
-			want: "Phase=DONE; CompletionTime=10:12:04; Failed StartingDeadlineExceeded: It did not run: it could not start within spec.startingDeadlineSeconds (3) of the scheduled time.; Warning StartingDeadlineExceeded; read all",
 		},
 		"no workload": {
 			at:   restarts(pending),
@@ -242,10 +235,6 @@ func TestRestartNow(t *testing.T) {
 			at: restarts(begun()), world: target(paused),
 			want: "Phase=DONE; CompletionTime=10:12:04; Failed TargetPaused: Deployment web is paused and would not roll out a restart: see kubectl rollout resume.; Warning TargetPaused; read all",
 		},
-		"restarted and paused": {
-			at: restarts(begun()), world: target(restartedAt(due), rolling, paused),
-			want: "Restart.RestartedAt=10:12:00; Restart.Updated=3; Restart.Available=4; says : 3 of 5 updated, 4 available; Normal Restarted: Restarted Deployment web",
-		},
 		"deleted, and created again": {
 			at: restarts(begun()), world: target(func(target *rollout.Target) { target.UID = "other" }),
 			want: "Phase=DONE; CompletionTime=10:12:04; Failed TargetNotFound: Deployment web was deleted during its restart.; Warning TargetNotFound; read all",
@@ -253,16 +242,22 @@ func TestRestartNow(t *testing.T) {
 	})
 }
 
+// TestRestartReads checks that the workload is read just before its restart, however new the cache is.
+func TestRestartReads(t *testing.T) {
+	if d := Decide(World{At: restarts(begun()), Target: newTarget(), AsOf: now, Now: now}); d.Needs != LiveAll {
+		t.Errorf("needs %v", d.Needs)
+	}
+}
+
 // TestFollowRollout covers an At whose workload was restarted.
 func TestFollowRollout(t *testing.T) {
-	follows := following(due, 3)
-	refused := restartBlocked(following(due, 3), v1alpha1.ReasonRestartForbidden, restartForbiddenText)
+	follows := following()
+	refused := restartBlocked(following(), v1alpha1.ReasonRestartForbidden, restartForbiddenText)
 	const pausedNow = "Deployment web was paused during its rollout: see kubectl rollout resume."
-	isPaused := restartBlocked(following(due, 3), v1alpha1.ReasonTargetPaused, pausedNow)
+	isPaused := restartBlocked(following(), v1alpha1.ReasonTargetPaused, pausedNow)
 	const reverted = "The restart of Deployment web at 2026-12-24T10:12:00Z was reverted, for example by kubectl rollout undo or a GitOps tool: its annotation kubectl.kubernetes.io/restartedAt is now %q."
 	lastWeek := due.AddDate(0, 0, -7)
 	testDecide(t, map[string]decideCase{
-		"no news":     {at: restarts(follows), world: target(restartedAt(due), rolling), want: "wait 2s"},
 		"for a while": {at: restarts(follows), world: target(restartedAt(due), rolling), now: now.Add(time.Minute), want: "wait 6s"},
 		"for long":    {at: restarts(follows), world: target(restartedAt(due), rolling), now: now.Add(time.Hour), want: "wait 15s"},
 		"the schedule no longer matters": {
@@ -355,25 +350,6 @@ func TestRefusedRestart(t *testing.T) {
 	}
 }
 
-// TestStateOfRestart checks that a restart that has not happened in time is overdue.
-func TestStateOfRestart(t *testing.T) {
-	for name, tc := range map[string]struct {
-		status  v1alpha1.AtStatus
-		overdue time.Duration
-	}{
-		"not restarted": {begun(), time.Minute},
-		"refused":       {restartBlocked(begun(), v1alpha1.ReasonRestartRefused, "no"), 0},
-		"restarted":     {following(due, 3), 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			state, overdue := StateOf(newAt(withStatus(tc.status), withRestart), nil, now.Add(time.Minute))
-			if state != StateRunning || overdue != tc.overdue {
-				t.Errorf("got %s for %v, want %s for %v", state, overdue, StateRunning, tc.overdue)
-			}
-		})
-	}
-}
-
 func TestForeseeRestart(t *testing.T) {
 	for name, tc := range map[string]struct {
 		target *rollout.Target
@@ -387,9 +363,7 @@ func TestForeseeRestart(t *testing.T) {
 		"busy":                          {err: apierrors.NewTooManyRequestsError("later")},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, ForeseeRestart(newAt(withRestart), tc.target, tc.err)); diff != "" {
-				t.Errorf("(-want +got)\n%s", diff)
-			}
+			expect(t, "forecast", tc.want, ForeseeRestart(newAt(withRestart), tc.target, tc.err))
 		})
 	}
 }

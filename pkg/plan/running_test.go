@@ -17,7 +17,6 @@ limitations under the License.
 package plan
 
 import (
-	"math"
 	"testing"
 	"time"
 
@@ -30,10 +29,6 @@ import (
 // TestDecideRunning covers Ats whose Pod has not ended.
 func TestDecideRunning(t *testing.T) {
 	testDecide(t, map[string]decideCase{
-		"the Pod is seen": {
-			pod:  pendingPod(),
-			want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:00.01; Pod.Name=example-at-pod; Pod.UID=pod-uid; Pod.AtGeneration=2; Pod.Phase=Pending; Pod.NodeName=node; Normal SuccessfulCreate: Created Pod example-at-pod",
-		},
 		"the Pod is seen, its owner reference was removed": {
 			pod:  pendingPod(withoutOwner),
 			want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:00.01; Pod.Name=example-at-pod; Pod.UID=pod-uid; Pod.AtGeneration=2; Pod.Phase=Pending; Pod.NodeName=node; Normal SuccessfulCreate: Created Pod example-at-pod",
@@ -42,7 +37,6 @@ func TestDecideRunning(t *testing.T) {
 			pod:  pendingPod(func(pod *corev1.Pod) { pod.Labels[v1alpha1.LabelAtUID] = "other" }),
 			want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:00.01; Pod.Name=example-at-pod; Pod.UID=pod-uid; Pod.AtGeneration=2; Pod.Phase=Pending; Pod.NodeName=node; Normal SuccessfulCreate: Created Pod example-at-pod",
 		},
-		"the Pod runs, its owner reference was removed": {at: runningAt(), pod: runningPod(withoutOwner), want: "wait 1m0s"},
 		"the Pod is seen, although the schedule has changed since": {
 			at: newAt(withSchedule("2027-12-24T10:12:00Z")), pod: pendingPod(),
 			want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:00.01; Pod.Name=example-at-pod; Pod.UID=pod-uid; Pod.AtGeneration=2; Pod.Phase=Pending; Pod.NodeName=node; Normal SuccessfulCreate: Created Pod example-at-pod",
@@ -69,19 +63,15 @@ func TestDecideRunning(t *testing.T) {
 			want: "wait 16.01s",
 		},
 		"the Pod is being deleted: wait for its end": {at: runningAt(), pod: runningPod(deleted), want: "wait 1m0s"},
-		"an image cannot be pulled: reported": {
-			at: newAt(withStatus(running(corev1.PodPending))), pod: pendingPod(waiting("ErrImagePull", "no such image")),
-			want: "Blocked ImagePullFailed: Container command: ErrImagePull: no such image; Warning ImagePullFailed",
-		},
 		"an image cannot be pulled, first seen with the Pod: reported in the same write": {
 			pod:  pendingPod(waiting("ErrImagePull", "no such image")),
 			want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:00.01; Pod.Name=example-at-pod; Pod.UID=pod-uid; Pod.AtGeneration=2; Pod.Phase=Pending; Pod.NodeName=node; Blocked ImagePullFailed: Container command: ErrImagePull: no such image; Normal SuccessfulCreate: Created Pod example-at-pod; Warning ImagePullFailed",
 		},
 		"an image cannot be pulled, in other words: not written again": {
-			at: newAt(withStatus(running(corev1.PodPending, imagePullFailed(earlier, "Container command: ErrImagePull: no such image")))), pod: pendingPod(waiting("ImagePullBackOff", "Back-off")),
+			at: newAt(withStatus(running(corev1.PodPending, imagePullFailed("Container command: ErrImagePull: no such image")))), pod: pendingPod(waiting("ImagePullBackOff", "Back-off")),
 			want: "wait 1m0s",
 		},
-		"an image could not be pulled, but runs now": {at: newAt(withStatus(running(corev1.PodPending, imagePullFailed(earlier, "")))), pod: runningPod(), want: "Pod.Phase=Running; no Blocked"},
+		"an image could not be pulled, but runs now": {at: newAt(withStatus(running(corev1.PodPending, imagePullFailed("")))), pod: runningPod(), want: "Pod.Phase=Running; no Blocked"},
 		"the Pod of the next attempt is seen: the result of the first is removed": {
 			at: newAt(withStatus(*nextAttempt(1, now)), withBackoffLimit(2)), pod: pendingPod(second),
 			want: "Pod.Name=example-at-pod-1; Pod.UID=second; Pod.Phase=Pending; no ExitCode; no NextAttemptTime; Normal SuccessfulCreate: Created Pod example-at-pod-1",
@@ -90,7 +80,6 @@ func TestDecideRunning(t *testing.T) {
 			pod:  pendingPod(func(pod *corev1.Pod) { pod.Annotations[v1alpha1.AnnotationAtGeneration] = "1" }),
 			want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:00.01; Pod.Name=example-at-pod; Pod.UID=pod-uid; Pod.AtGeneration=1; Pod.Phase=Pending; Pod.NodeName=node; Normal SuccessfulCreate: Created Pod example-at-pod; Warning EditedTooLate: The spec was edited too late for Pod example-at-pod, which was created from generation 1: changes to schedule, timeZone, command, template, restart, node and nodes do not affect that Pod.",
 		},
-		"beyond the starting deadline, with a Pod: it continues":                {at: newAt(withStatus(running(corev1.PodPending)), withStartingDeadline(0)), pod: pendingPod(), want: "wait 16.01s"},
 		"the Pod is force-deleted, its node may still report: waited for":       {at: runningAt(), pod: runningPod(deletedByForce(now.Add(-time.Minute + 1))), want: "wait 1ns"},
 		"the Pod is force-deleted, in an hour by another clock: checked anyway": {at: runningAt(), pod: runningPod(deletedByForce(now.Add(time.Hour))), want: "wait 1m0s"},
 	})
@@ -99,16 +88,12 @@ func TestDecideRunning(t *testing.T) {
 // TestDecideActiveDeadline covers Ats whose Pod has not ended, and may only run for a while.
 func TestDecideActiveDeadline(t *testing.T) {
 	testDecide(t, map[string]decideCase{
-		"running, within the active deadline": {
-			at: runningAt(withActiveDeadline(10)), pod: runningPod(), now: created.Add(9500 * time.Millisecond),
-			want: "wait 500ms",
-		},
 		"running, the active deadline has passed: reported first": {
 			at: runningAt(withActiveDeadline(10)), pod: runningPod(), now: created.Add(10 * time.Second),
 			want: "FailureTarget DeadlineExceeded: The run took longer than spec.activeDeadlineSeconds (10).",
 		},
 		"running, the active deadline has passed while an image cannot be pulled: both reported": {
-			at: newAt(withStatus(running(corev1.PodPending, imagePullFailed(earlier, "Container command: ErrImagePull: no such image"))), withActiveDeadline(10)), pod: pendingPod(waiting("ErrImagePull", "no such image")), now: created.Add(10 * time.Second),
+			at: newAt(withStatus(running(corev1.PodPending, imagePullFailed("Container command: ErrImagePull: no such image"))), withActiveDeadline(10)), pod: pendingPod(waiting("ErrImagePull", "no such image")), now: created.Add(10 * time.Second),
 			want: "FailureTarget DeadlineExceeded: The run took longer than spec.activeDeadlineSeconds (10). No container of Pod example-at-pod started. It was blocked: Container command: ErrImagePull: no such image",
 		},
 		"running, the active deadline has passed, and is reported": {
@@ -119,7 +104,6 @@ func TestDecideActiveDeadline(t *testing.T) {
 			at: newAt(withActiveDeadline(10)), pod: runningPod(), now: created.Add(time.Hour),
 			want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:00.01; Pod.Name=example-at-pod; Pod.UID=pod-uid; Pod.AtGeneration=2; Pod.Phase=Running; Pod.NodeName=node; Normal SuccessfulCreate: Created Pod example-at-pod",
 		},
-		"running, the longest active deadline": {at: runningAt(withActiveDeadline(math.MaxInt64)), pod: runningPod(), want: "wait 1m0s"},
 		"being stopped, the Pod not ended yet": {at: newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10)), pod: runningPod(deleted), want: "wait 1m0s"},
 	})
 }

@@ -31,19 +31,14 @@ import (
 
 func TestInstant(t *testing.T) {
 	for schedule, want := range map[string]time.Time{
-		"2026-12-24T10:12:00Z":                due,
-		"2026-12-24T11:12:00+01:00":           due,
-		"2026-12-24T04:42:00-05:30":           due,
-		"2026-12-24T10:12:00.5Z":              due.Add(time.Second / 2),
-		"2026-12-24T10:12:00.000000001+00:00": due.Add(1),
-		"2024-02-29T00:00:00Z":                time.Date(2024, 2, 29, 0, 0, 0, 0, time.UTC),
-		"0001-01-01T00:00:00Z":                {},
-		"9999-12-31T23:59:59Z":                time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC),
+		"2026-12-24T10:12:00Z":      due,
+		"2026-12-24T11:12:00+01:00": due,
+		"2026-12-24T10:12:00.5Z":    due.Add(time.Second / 2),
+		"0001-01-01T00:00:00Z":      {},
+		"9999-12-31T23:59:59Z":      time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC),
 
 		"2026-12-24T11:12:00 Europe/Berlin":           due,
-		"2026-12-24T10:12:00 UTC":                     due,
 		"2026-12-24T15:42:00.25 Asia/Kolkata":         due.Add(time.Second / 4),
-		"2026-07-01T12:00:00 Europe/Berlin":           time.Date(2026, 7, 1, 10, 0, 0, 0, time.UTC),
 		"2026-03-29T01:59:59.999999999 Europe/Berlin": time.Date(2026, 3, 29, 0, 59, 59, 999999999, time.UTC),
 		"2026-03-29T03:00:00 Europe/Berlin":           time.Date(2026, 3, 29, 1, 0, 0, 0, time.UTC),
 		"2026-10-25T01:59:59.999999999 Europe/Berlin": time.Date(2026, 10, 24, 23, 59, 59, 999999999, time.UTC),
@@ -66,19 +61,10 @@ func TestInstant(t *testing.T) {
 	}
 
 	for schedule, want := range map[string]string{
-		"":                         "is invalid",
 		"tomorrow":                 "is invalid",
-		"10:12":                    "is invalid",
-		"2026-12-24":               "is invalid",
 		"2026-12-24T10:12:00":      "write a time in RFC 3339 format",
 		"2026-12-24T10:12Z":        "is invalid",
-		"2026-12-24T10:12:00z":     "is invalid",
-		"2026-13-24T10:12:00Z":     "is invalid",
-		"2026-02-30T10:12:00Z":     "is invalid",
 		"2025-02-29T10:12:00Z":     "is invalid",
-		"2026-12-24T24:00:00Z":     "is invalid",
-		"2026-12-24T10:60:00Z":     "is invalid",
-		"2026-12-24T10:12:60Z":     "is invalid",
 		"2026-12-24T10:12:00Z UTC": "without an offset",
 		"2026-02-30T10:12:00 UTC":  "is invalid",
 		"2026-03-29T02:30:00 Europe/Berlin": "the clocks in Europe/Berlin skip 2026-03-29T02:30:00: omit spec.timeZone and set spec.schedule to " +

@@ -17,83 +17,57 @@ limitations under the License.
 package plan
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-// TestStateOfHeld checks that a child between two attempts is not overdue while its parent is
-// suspended.
-func TestStateOfHeld(t *testing.T) {
-	for name, tc := range map[string]struct {
-		suspend bool
-		want    time.Duration
-	}{"parent suspended": {true, 0}, "parent resumed": {false, 40 * time.Second}} {
-		parent := newAt(withNodes(nodes(1, 0, 0, 0)))
-		parent.Spec.Suspend = ptr.To(tc.suspend)
-		child := newRunningChild("n1")
-		child.Status = *nextAttempt(1, due.Add(20*time.Second))
-		if state, overdue := StateOf(child, parent, due.Add(time.Minute)); state != StateRunning || overdue != tc.want {
-			t.Errorf("%s: got %s, overdue for %v; want it overdue for %v", name, state, overdue, tc.want)
-		}
-	}
-}
-
 func TestStateOf(t *testing.T) {
-	instant := time.Date(2026, 12, 24, 10, 12, 0, 0, time.UTC)
-	at := func(after time.Duration) *metav1.Time { return &metav1.Time{Time: instant.Add(after)} }
-	condition := func(conditionType string, status metav1.ConditionStatus, transition *metav1.Time) metav1.Condition {
-		return metav1.Condition{Type: conditionType, Status: status, LastTransitionTime: *transition}
-	}
-	blocked := condition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, at(time.Second))
+	blocked := blocked(due, v1alpha1.ReasonPodRefused, "quota")
 	forecast := blocked
-	forecast.Message = "If it were due now: exceeded quota"
-	suspended := v1alpha1.AtSpec{Suspend: ptr.To(true)}
+	forecast.Message = forecastPrefix + "quota"
+	next := *nextAttempt(1, due.Add(20*time.Second))
+	nextBlocked := *changed(next, func(status *v1alpha1.AtStatus) { status.Conditions = []metav1.Condition{blocked} })
+	child := newChildOn("n1", withStatus(next))
+	parent := counted(nodes(1, 0, 0, 0))
 	for name, tc := range map[string]struct {
-		spec    v1alpha1.AtSpec
-		created *metav1.Time
-		status  v1alpha1.AtStatus
-		after   time.Duration // from the instant until now
-		want    State
-		overdue time.Duration
+		at, parent *v1alpha1.At
+		after      time.Duration // from the instant until now
+		want       string
 	}{
-		"a moment before its time":   {after: -1, want: StatePending},
-		"at its time":                {want: StateDue},
-		"after its time":             {after: time.Minute, want: StateDue, overdue: time.Minute},
-		"created after its time":     {created: at(40 * time.Second), after: time.Minute, want: StateDue, overdue: 20 * time.Second},
-		"created by a later clock":   {created: at(2 * time.Minute), after: time.Minute, want: StateDue},
-		"resumed after its time":     {status: v1alpha1.AtStatus{Conditions: []metav1.Condition{condition(v1alpha1.ConditionSuspended, metav1.ConditionFalse, at(50*time.Second))}}, after: time.Minute, want: StateDue, overdue: 10 * time.Second},
-		"suspended":                  {spec: suspended, after: time.Minute, want: StateSuspended},
-		"suspended before its time":  {spec: suspended, after: -time.Minute, want: StateSuspended},
-		"blocked":                    {status: v1alpha1.AtStatus{Conditions: []metav1.Condition{blocked}}, after: time.Hour, want: StateBlocked},
-		"blocked and suspended":      {spec: suspended, status: v1alpha1.AtStatus{Conditions: []metav1.Condition{blocked}}, after: time.Hour, want: StateSuspended},
-		"forecast before its time":   {status: v1alpha1.AtStatus{Conditions: []metav1.Condition{forecast}}, after: -1, want: StateBlocked},
-		"forecast at its time":       {status: v1alpha1.AtStatus{Conditions: []metav1.Condition{forecast}}, after: time.Second, want: StateDue, overdue: time.Second},
-		"schedule without instant":   {spec: v1alpha1.AtSpec{Schedule: "2027-03-28T02:30:00", TimeZone: ptr.To("Europe/Berlin")}, after: 9000 * time.Hour, want: StatePending},
-		"running":                    {status: v1alpha1.AtStatus{Phase: v1alpha1.PhaseRunning}, after: time.Hour, want: StateRunning},
-		"running, Pod blocked":       {status: v1alpha1.AtStatus{Phase: v1alpha1.PhaseRunning, Conditions: []metav1.Condition{blocked}}, after: time.Hour, want: StateRunning},
-		"before the next attempt":    {status: v1alpha1.AtStatus{Phase: v1alpha1.PhaseRunning, NextAttemptTime: at(time.Hour)}, after: time.Minute, want: StateRunning},
-		"after the next attempt":     {status: v1alpha1.AtStatus{Phase: v1alpha1.PhaseRunning, NextAttemptTime: at(time.Minute)}, after: time.Hour, want: StateRunning, overdue: 59 * time.Minute},
-		"next attempt blocked":       {status: v1alpha1.AtStatus{Phase: v1alpha1.PhaseRunning, NextAttemptTime: at(time.Minute), Conditions: []metav1.Condition{blocked}}, after: time.Hour, want: StateRunning},
-		"next attempt suspended":     {spec: suspended, status: v1alpha1.AtStatus{Phase: v1alpha1.PhaseRunning, NextAttemptTime: at(time.Minute)}, after: time.Hour, want: StateRunning},
-		"done":                       {status: v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone}, after: time.Hour, want: StateDone},
-		"done, blocked until then":   {status: v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone, Conditions: []metav1.Condition{blocked}}, after: time.Hour, want: StateDone},
-		"done while it is suspended": {spec: suspended, status: v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone}, after: time.Hour, want: StateDone},
+		"a moment before its time":           {newAt(), nil, -1, "pending, overdue for 0s"},
+		"at its time":                        {newAt(), nil, 0, "due, overdue for 0s"},
+		"created after its time":             {newAt(createdAt(due.Add(40 * time.Second))), nil, time.Minute, "due, overdue for 20s"},
+		"created by a later clock":           {newAt(createdAt(due.Add(2 * time.Minute))), nil, time.Minute, "due, overdue for 0s"},
+		"resumed after its time":             {pendingAt(resumed(due.Add(50 * time.Second))), nil, time.Minute, "due, overdue for 10s"},
+		"suspended":                          {newAt(withSuspend), nil, time.Minute, "suspended, overdue for 0s"},
+		"suspended before its time":          {newAt(withSuspend), nil, -time.Minute, "suspended, overdue for 0s"},
+		"blocked":                            {pendingAt(blocked), nil, time.Hour, "blocked, overdue for 0s"},
+		"blocked and suspended":              {newAt(withStatus(pendingWith(blocked)), withSuspend), nil, time.Hour, "suspended, overdue for 0s"},
+		"forecast before its time":           {pendingAt(forecast), nil, -1, "blocked, overdue for 0s"},
+		"forecast at its time":               {pendingAt(forecast), nil, time.Second, "due, overdue for 1s"},
+		"schedule without instant":           {newAt(withSchedule("tomorrow")), nil, time.Hour, "pending, overdue for 0s"},
+		"running, Pod blocked":               {newAt(withStatus(running(corev1.PodPending, blocked))), nil, time.Hour, "running, overdue for 0s"},
+		"before the next attempt":            {newAt(withStatus(next)), nil, time.Second, "running, overdue for 0s"},
+		"after the next attempt":             {newAt(withStatus(next)), nil, time.Minute, "running, overdue for 40s"},
+		"next attempt blocked":               {newAt(withStatus(nextBlocked)), nil, time.Minute, "running, overdue for 0s"},
+		"next attempt suspended":             {newAt(withStatus(next), withSuspendedRun), nil, time.Minute, "running, overdue for 0s"},
+		"of a child":                         {child, parent, time.Minute, "running, overdue for 40s"},
+		"of a child, the parent suspended":   {child, counted(nodes(1, 0, 0, 0), withSuspend), time.Minute, "running, overdue for 0s"},
+		"to be restarted":                    {restarts(begun()), nil, time.Minute, "running, overdue for 56s"},
+		"to be restarted, refused":           {restarts(restartBlocked(begun(), v1alpha1.ReasonRestartRefused, "no")), nil, time.Minute, "running, overdue for 0s"},
+		"restarted":                          {restarts(following()), nil, time.Minute, "running, overdue for 0s"},
+		"done":                               {newAt(withDone(v1alpha1.ConditionFailed, due), withSuspend), nil, time.Hour, "done, overdue for 0s"},
+		"done, but for the write of Blocked": {newAt(withStatus(*changed(pendingWith(blocked), func(status *v1alpha1.AtStatus) { status.Phase = v1alpha1.PhaseDone }))), nil, time.Hour, "done, overdue for 0s"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			at := &v1alpha1.At{Spec: tc.spec, Status: tc.status}
-			at.CreationTimestamp = ptr.Deref(tc.created, metav1.Time{Time: instant.Add(-time.Hour)})
-			if at.Spec.Schedule == "" {
-				at.Spec.Schedule = "2026-12-24T10:12:00Z"
-			}
-			state, overdue := StateOf(at, nil, instant.Add(tc.after))
-			if state != tc.want || overdue != tc.overdue {
-				t.Errorf("got %s, overdue for %v; want %s, %v", state, overdue, tc.want, tc.overdue)
-			}
-		})
+		state, overdue := StateOf(tc.at, tc.parent, due.Add(tc.after))
+		if got := fmt.Sprintf("%s, overdue for %v", state, overdue); got != tc.want {
+			t.Errorf("%s: got %s, want %s", name, got, tc.want)
+		}
 	}
 }

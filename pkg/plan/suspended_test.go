@@ -19,7 +19,6 @@ package plan
 import (
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -34,10 +33,9 @@ func TestDecideSuspended(t *testing.T) {
 			at: newAt(func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) }), now: earlier,
 			want: "Suspended Suspended: Nothing starts while spec.suspend is true.; Normal Suspended",
 		},
-		"suspended and due: waits": {at: newAt(withSuspended), want: "nothing"},
 		"suspended and due: the blocker of an earlier spec is removed": {
 			at: newAt(withSuspended, func(at *v1alpha1.At) {
-				stale := imagePullFailed(earlier, "")
+				stale := imagePullFailed("")
 				stale.ObservedGeneration = 1
 				at.Status.Conditions = append(at.Status.Conditions, stale)
 			}),
@@ -49,17 +47,9 @@ func TestDecideSuspended(t *testing.T) {
 			at: newAt(withSuspended), pod: pendingPod(),
 			want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:00.01; Pod.Name=example-at-pod; Pod.UID=pod-uid; Pod.AtGeneration=2; Pod.Phase=Pending; Pod.NodeName=node; Normal SuccessfulCreate: Created Pod example-at-pod",
 		},
-		"suspended while its Pod runs, which succeeds: complete": {
-			at: newAt(withSuspended, withStatus(running(corev1.PodRunning, suspended(earlier)))), pod: succeededPod(),
-			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Succeeded; Complete Completed: The command ended with exit code 0.; Normal Completed",
-		},
 		"resumed: reported": {
 			at:   newAt(withSuspended, func(at *v1alpha1.At) { at.Spec.Suspend = nil }),
 			want: "not Suspended Resumed: The At is no longer suspended.; Normal Resumed",
-		},
-		"resumed and due: runs": {
-			at:   newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, Conditions: []metav1.Condition{resumed(earlier)}})),
-			want: "CreatePod due 10:12:00; wait 1m0s; read At",
 		},
 		"resumed when it was due: due since then": {
 			at:   newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, Conditions: []metav1.Condition{resumed(created)}})),
@@ -69,7 +59,6 @@ func TestDecideSuspended(t *testing.T) {
 			at:   newAt(withStatus(*nextAttempt(1, created)), withBackoffLimit(2), func(at *v1alpha1.At) { at.Status.Conditions = append(at.Status.Conditions, resumed(now)) }),
 			want: "CreatePod due 10:12:04; wait 1m0s; read At",
 		},
-		"done: suspend has no effect":                                 {at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone}), func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) }), want: "nothing"},
 		"between two attempts, suspended, before the active deadline": {at: newAt(withStatus(*nextAttempt(1, now)), withSuspendedRun, withBackoffLimit(2), withActiveDeadline(10)), want: "wait 6.01s"},
 	})
 }

@@ -24,162 +24,129 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 )
 
 // TestDecideWaiting covers Ats whose Pod is recorded, but has not started.
 func TestDecideWaiting(t *testing.T) {
-	recorded := running(corev1.PodPending)
 	recordedWith := func(reason string) v1alpha1.AtStatus {
 		return running(corev1.PodPending, blocked(earlier, reason, "words"))
 	}
 	rehearsed := func(reason string) v1alpha1.AtStatus {
 		return running(corev1.PodPending, blocked(earlier, reason, rehearsalPrefix+"2026-12-24T10:00:00Z: words"))
 	}
-	event := func(warning bool, reason string, age time.Duration, at time.Time) *PodEvent {
-		return &PodEvent{Warning: warning, Reason: reason, Message: "words", Time: at.Add(-age)}
+	says := func(reason string) *PodEvent { return &PodEvent{Reason: reason, Message: "words"} }
+	warns := func(reason string) *PodEvent {
+		return &PodEvent{Warning: true, Reason: reason, Message: "words"}
 	}
 	after := func(age time.Duration) time.Time { return created.Add(age) }
 	for name, tc := range map[string]struct {
-		status v1alpha1.AtStatus
-		pod    func(*corev1.Pod)
-		age    time.Duration
-		known  bool // the events were read
-		event  *PodEvent
-
-		want string
+		status   v1alpha1.AtStatus // the default is that of a Pod that was recorded
+		pod      func(*corev1.Pod)
+		age      time.Duration
+		known    bool // the events were read
+		event    *PodEvent
+		eventAge time.Duration
+		want     string
 	}{
-		"for less than 20 seconds: waited for":    {status: recorded, age: EventDelay - 1, want: "wait 1ns"},
-		"no event: waited for":                    {status: recorded, age: EventDelay, known: true, want: "wait 40s"},
-		"an event that is no warning: waited for": {status: recorded, age: EventDelay, known: true, event: event(false, "Pulling", 0, after(EventDelay)), want: "wait 40s"},
+		"for less than 20 seconds: waited for": {age: EventDelay - 1, want: "wait 1ns"},
+		"no event: waited for":                 {age: EventDelay, known: true, want: "wait 40s"},
 		"a volume is missing: reported": {
-			status: recorded, age: EventDelay, known: true, event: event(true, "FailedMount", 0, after(EventDelay)),
+			age: EventDelay, event: warns("FailedMount"),
 			want: "Blocked VolumeNotMounted: Pod example-at-pod: FailedMount: words; Warning VolumeNotMounted",
 		},
-		"its busy node has not read a ConfigMap yet: waited for": {status: recorded, age: EventDelay, known: true, event: unread(after(EventDelay)), want: "wait 40s"},
+		"its busy node has not read a ConfigMap yet: waited for": {age: EventDelay, event: unread(after(EventDelay)), want: "wait 40s"},
 		"its busy node has not read a ConfigMap for a minute: reported": {
-			status: recorded, age: Grace, known: true, event: unread(after(EventDelay)),
+			age: Grace, event: unread(after(EventDelay)),
 			want: `Blocked PodPending: Pod example-at-pod: the command has not started for a minute: FailedMount: MountVolume.SetUp failed for volume "kube-api-access" : failed to sync configmap cache: timed out waiting for the condition. See kubectl describe pod example-at-pod -n default; Warning PodPending`,
 		},
 		"its busy node has not read a Secret for a container yet: waited for": {
-			status: recorded, age: EventDelay - 1, pod: waiting("CreateContainerConfigError", "failed to sync secret cache: timed out waiting for the condition"),
+			pod: waiting("CreateContainerConfigError", "failed to sync secret cache: timed out waiting for the condition"), age: EventDelay - 1,
 			want: "wait 1ns",
 		},
-		"a volume was missing, and its sandbox exists now: waited for": {
-			status: recorded, age: EventDelay, known: true, event: event(true, "FailedMount", 0, after(EventDelay)), pod: sandboxed,
-			want: "wait 40s",
-		},
+		"a volume was missing, and its sandbox exists now: waited for": {pod: sandboxed, age: EventDelay, event: warns("FailedMount"), want: "wait 40s"},
 		"no sandbox: reported": {
-			status: recorded, age: EventDelay, known: true, event: event(true, "FailedCreatePodSandBox", 0, after(EventDelay)),
+			age: EventDelay, event: warns("FailedCreatePodSandBox"),
 			want: "Blocked SandboxNotCreated: Pod example-at-pod: FailedCreatePodSandBox: words; Warning SandboxNotCreated",
 		},
 		"a volume cannot be attached: reported": {
-			status: recorded, age: EventDelay, known: true, event: event(true, "FailedAttachVolume", 0, after(EventDelay)),
+			age: EventDelay, event: warns("FailedAttachVolume"),
 			want: "Blocked VolumeNotMounted: Pod example-at-pod: FailedAttachVolume: words; Warning VolumeNotMounted",
 		},
 		"a device cannot be mapped: reported": {
-			status: recorded, age: EventDelay, known: true, event: event(true, "FailedMapVolume", 0, after(EventDelay)),
+			age: EventDelay, event: warns("FailedMapVolume"),
 			want: "Blocked VolumeNotMounted: Pod example-at-pod: FailedMapVolume: words; Warning VolumeNotMounted",
 		},
 		"the network of the node is not ready: reported": {
-			status: recorded, age: EventDelay, known: true, event: event(true, "NetworkNotReady", 0, after(EventDelay)),
+			age: EventDelay, event: warns("NetworkNotReady"),
 			want: "Blocked SandboxNotCreated: Pod example-at-pod: NetworkNotReady: words; Warning SandboxNotCreated",
 		},
 		"a resource is not prepared: reported": {
-			status: recorded, age: EventDelay, known: true, event: event(true, "FailedPrepareDynamicResources", 0, after(EventDelay)),
+			age: EventDelay, event: warns("FailedPrepareDynamicResources"),
 			want: "Blocked SandboxNotCreated: Pod example-at-pod: FailedPrepareDynamicResources: words; Warning SandboxNotCreated",
 		},
-		"a warning that keeps no Pod from starting: waited for": {status: recorded, age: EventDelay, known: true, event: event(true, "DNSConfigForming", 0, after(EventDelay)), want: "wait 40s"},
+		"a warning that keeps no Pod from starting: waited for": {age: EventDelay, event: warns("DNSConfigForming"), want: "wait 40s"},
 		"a warning that keeps no Pod from starting, for a minute: reported": {
-			status: recorded, age: Grace, known: true, event: event(true, "DNSConfigForming", 0, after(Grace)),
+			age: Grace, event: warns("DNSConfigForming"),
 			want: "Blocked PodPending: Pod example-at-pod: the command has not started for a minute: DNSConfigForming: words. See kubectl describe pod example-at-pod -n default; Warning PodPending",
 		},
 		"reported, and its events cannot be read: kept": {status: recordedWith(v1alpha1.ReasonVolumeNotMounted), age: time.Hour, want: "wait 1m0s"},
 		"its events cannot be read, for a minute: reported": {
-			status: recorded, age: Grace,
+			age:  Grace,
 			want: "Blocked PodPending: Pod example-at-pod: the command has not started for a minute. See kubectl describe pod example-at-pod -n default; Warning PodPending",
 		},
-		"reported, and still so: not written again": {
-			status: running(corev1.PodPending, blocked(earlier, v1alpha1.ReasonVolumeNotMounted, "Pod example-at-pod: FailedMount: words")), age: time.Hour, known: true, event: event(true, "FailedMount", time.Minute, after(time.Hour)),
-			want: "wait 1m0s",
-		},
 		"another volume is missing now: only the message is written": {
-			status: recordedWith(v1alpha1.ReasonVolumeNotMounted), age: time.Hour, known: true, event: event(true, "FailedMount", time.Minute, after(time.Hour)),
+			status: recordedWith(v1alpha1.ReasonVolumeNotMounted), age: time.Hour, event: warns("FailedMount"), eventAge: time.Minute,
 			want: "Blocked VolumeNotMounted: Pod example-at-pod: FailedMount: words (since 09:12:00)",
 		},
 		"an old warning: only that it is pending": {
-			status: recordedWith(v1alpha1.ReasonVolumeNotMounted), age: time.Hour, known: true, event: event(true, "FailedMount", maxEventAge+1, after(time.Hour)),
+			status: recordedWith(v1alpha1.ReasonVolumeNotMounted), age: time.Hour, event: warns("FailedMount"), eventAge: maxEventAge + 1,
 			want: "Blocked PodPending: Pod example-at-pod: the command has not started for a minute: FailedMount: words. See kubectl describe pod example-at-pod -n default (since 09:12:00); Warning PodPending",
 		},
 		"no event for a minute: reported": {
-			status: recorded, age: Grace, known: true,
+			age: Grace, known: true,
 			want: "Blocked PodPending: Pod example-at-pod: the command has not started for a minute. See kubectl describe pod example-at-pod -n default; Warning PodPending",
 		},
-		"reported, for another cause now: only the message is written": {
-			status: recordedWith(v1alpha1.ReasonPodPending), age: time.Hour, known: true, event: event(false, "Pulling", time.Minute, after(Grace)),
-			want: "Blocked PodPending: Pod example-at-pod: the command has not started for a minute: Pulling: words. See kubectl describe pod example-at-pod -n default (since 09:12:00)",
-		},
 		"pulling an image for a minute: reported": {
-			status: recorded, age: Grace, known: true, event: event(false, "Pulling", time.Minute, after(Grace)),
+			age: Grace, event: says("Pulling"), eventAge: time.Minute,
 			want: "Blocked PodPending: Pod example-at-pod: the command has not started for a minute: Pulling: words. See kubectl describe pod example-at-pod -n default; Warning PodPending",
 		},
 		"a scheduling gate for a minute: reported": {
-			status: recorded, age: Grace, known: true, pod: gated,
+			pod: gated, age: Grace, known: true,
 			want: "Blocked PodPending: Pod example-at-pod: the command has not started for a minute: SchedulingGated: gates. See kubectl describe pod example-at-pod -n default; Warning PodPending",
 		},
 		"no node, for long: reported": {
-			status: recorded, age: unschedulableDelay, pod: unschedulable(created),
+			pod: unschedulable(created), age: unschedulableDelay,
 			want: "Blocked Unschedulable: Pod example-at-pod: 0/1 nodes are available; Warning Unschedulable",
 		},
-		"no node, for a moment: waited for": {
-			status: recorded, age: EventDelay, pod: unschedulable(after(time.Second)),
-			want: "wait 26s",
-		},
-		"an init container runs: nothing is wrong": {
-			status: recordedWith(v1alpha1.ReasonPodPending), age: time.Hour, pod: withInitContainers(runs("clone")),
-			want: "no Blocked",
-		},
+		"no node, for a moment: waited for":        {pod: unschedulable(after(time.Second)), age: EventDelay, want: "wait 26s"},
+		"an init container runs: nothing is wrong": {status: recordedWith(v1alpha1.ReasonPodPending), pod: withInitContainers(runs("clone")), age: time.Hour, want: "no Blocked"},
 		"an init container has just ended: waited for": {
-			status: recorded, age: time.Hour, pod: func(pod *corev1.Pod) {
+			pod: func(pod *corev1.Pod) {
 				pod.Status.InitContainerStatuses = []corev1.ContainerStatus{exited("clone", 0, "Completed", "")}
 				pod.Status.InitContainerStatuses[0].State.Terminated.FinishedAt = metav1.Time{Time: after(time.Hour - time.Second)}
-			},
+			}, age: time.Hour,
 			want: "wait 19s",
 		},
-		"it has just got a node: waited for": {
-			status: recorded, age: time.Hour, pod: scheduled(after(time.Hour - time.Second)),
-			want: "wait 19s",
-		},
-		"its status says why: not looked up": {status: running(corev1.PodPending, imagePullFailed(earlier, "words")), age: time.Hour, pod: waiting("ImagePullBackOff", "words"), want: "wait 1m0s"},
-		"its status says why, and repeats it during the back-off: not written again": {
-			status: running(corev1.PodPending, imagePullFailed(earlier, "Container command: ErrImagePull: words")), age: time.Hour, pod: waiting("ImagePullBackOff", `Back-off pulling image "private": ErrImagePull: words`),
-			want: "wait 1m0s",
-		},
-		"its status says nothing during the back-off: not written again": {
-			status: running(corev1.PodPending, imagePullFailed(earlier, "Container command: ErrImagePull: words")), age: time.Hour, pod: waiting("ImagePullBackOff", `Back-off pulling image "private"`),
+		"it has just got a node: waited for": {pod: scheduled(after(time.Hour - time.Second)), age: time.Hour, want: "wait 19s"},
+		"its status says why: not looked up": {
+			status: running(corev1.PodPending, imagePullFailed("words")), pod: waiting("ImagePullBackOff", "words"), age: time.Hour,
 			want: "wait 1m0s",
 		},
 		"its last pull failed for another cause, seen during the back-off: only the message is written": {
-			status: running(corev1.PodPending, imagePullFailed(earlier, "Container command: ErrImagePull: no credentials")), age: time.Hour, pod: waiting("ImagePullBackOff", `Back-off pulling image "private": ErrImagePull: not found`),
+			status: running(corev1.PodPending, imagePullFailed("Container command: ErrImagePull: no credentials")), pod: waiting("ImagePullBackOff", `Back-off pulling image "private": ErrImagePull: not found`), age: time.Hour,
 			want: `Blocked ImagePullFailed: Container command: ImagePullBackOff: Back-off pulling image "private": ErrImagePull: not found (since 09:12:00)`,
 		},
-		"its second ConfigMap is missing, too: only the message is written": {
-			status: running(corev1.PodPending, blocked(earlier, v1alpha1.ReasonContainerNotCreated, "Container command: CreateContainerConfigError: first")), age: time.Hour, pod: waiting("CreateContainerConfigError", "second"),
-			want: "Blocked ContainerNotCreated: Container command: CreateContainerConfigError: second (since 09:12:00)",
-		},
-		"its status says why on two lines: not written again": {
-			status: running(corev1.PodPending, imagePullFailed(earlier, answer.OneLine("Container command: ErrImagePull: a\nb"))), age: time.Hour, pod: waiting("ErrImagePull", "a\nb"),
+		"its status no longer says why, and its node has just written it: kept": {
+			status: recordedWith(v1alpha1.ReasonContainerNotCreated), pod: writtenAt(after(time.Hour - Grace + 1)), age: time.Hour, known: true,
 			want: "wait 1m0s",
 		},
-		"its status no longer says why, and its node has just written it: kept": {status: recordedWith(v1alpha1.ReasonContainerNotCreated), age: time.Hour, known: true, pod: writtenAt(after(time.Hour - Grace + 1)), want: "wait 1m0s"},
 		"its status no longer says why, for a minute: only that it is pending": {
-			status: recordedWith(v1alpha1.ReasonContainerNotCreated), age: time.Hour, known: true, pod: writtenAt(after(time.Hour - Grace)),
+			status: recordedWith(v1alpha1.ReasonContainerNotCreated), pod: writtenAt(after(time.Hour - Grace)), age: time.Hour, known: true,
 			want: "Blocked PodPending: Pod example-at-pod: the command has not started for a minute. See kubectl describe pod example-at-pod -n default (since 09:12:00); Warning PodPending",
 		},
-		"a rehearsal reported a volume: removed when the Pod exists":                          {status: rehearsed(v1alpha1.ReasonVolumeNotMounted), want: "no Blocked"},
 		"a rehearsal reported a container, and the node has just written the status: removed": {status: rehearsed(v1alpha1.ReasonContainerNotCreated), pod: writtenAt(created), want: "no Blocked"},
 		"a rehearsal reported a volume, and it is still missing: reported again, in its own words": {
-			status: rehearsed(v1alpha1.ReasonVolumeNotMounted), age: EventDelay, known: true, event: event(true, "FailedMount", 0, after(EventDelay)),
+			status: rehearsed(v1alpha1.ReasonVolumeNotMounted), age: EventDelay, event: warns("FailedMount"),
 			want: "Blocked VolumeNotMounted: Pod example-at-pod: FailedMount: words; Warning VolumeNotMounted",
 		},
 		"a rehearsal reported an image, and it is still missing: reported again, in its own words": {
@@ -187,21 +154,29 @@ func TestDecideWaiting(t *testing.T) {
 			want: "Blocked ImagePullFailed: Container command: ImagePullBackOff: words; Warning ImagePullFailed",
 		},
 		"it runs: no longer reported": {
-			status: recordedWith(v1alpha1.ReasonPodPending), age: time.Hour, pod: func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodRunning },
+			status: recordedWith(v1alpha1.ReasonPodPending), pod: func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodRunning }, age: time.Hour,
 			want: "Pod.Phase=Running; no Blocked",
 		},
-		"it is being deleted: no longer reported": {status: recordedWith(v1alpha1.ReasonPodPending), age: time.Hour, pod: deleted, want: "no Blocked"},
+		"it is being deleted: no longer reported": {status: recordedWith(v1alpha1.ReasonPodPending), pod: deleted, age: time.Hour, want: "no Blocked"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := pendingPod()
 			if tc.pod != nil {
 				tc.pod(pod)
 			}
+			if tc.status.Phase == "" {
+				tc.status = running(corev1.PodPending)
+			}
 			explained(&tc.status)
-			w := World{At: newAt(withStatus(tc.status)), Pods: podsOf(pod), PodEvent: tc.event, PodEventIsKnown: tc.known, Now: after(tc.age)}
+			w := World{At: newAt(withStatus(tc.status)), Pods: podsOf(pod), PodEvent: tc.event, PodEventIsKnown: tc.known || tc.event != nil, Now: after(tc.age)}
+			if tc.event != nil && tc.event.Time.IsZero() {
+				tc.event.Time = w.Now.Add(-tc.eventAge)
+			}
 			if got := textOf(w, Decide(w)); got != tc.want {
 				t.Errorf("got  %s\nwant %s", got, tc.want)
 			}
+			testRest(t, w)
+			testKept(t, w)
 		})
 	}
 }
@@ -251,8 +226,8 @@ func TestPodBlocker(t *testing.T) {
 		"ContainerCreating": "", "PodInitializing": "", "CrashLoopBackOff": "",
 	} {
 		pod := pendingPod(withInitContainers(exited("first", 0, "Completed", ""), waits("clone", waiting, "words")))
-		reason, message := podBlocker(pod, now)
-		if reason != want || reason != "" && message != "Container clone: "+waiting+": words" {
+		wantMessage := map[bool]string{true: "Container clone: " + waiting + ": words"}[want != ""]
+		if reason, message := podBlocker(pod, now); reason != want || message != wantMessage {
 			t.Errorf("%s: %s, %s", waiting, reason, message)
 		}
 	}
