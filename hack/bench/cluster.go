@@ -60,7 +60,6 @@ const (
 
 // cluster is the cluster in which the benchmark runs. Except for the scenario node, it has no node.
 type cluster struct {
-	config  *rest.Config
 	kube    kubernetes.Interface
 	cnat    clientset.Interface
 	dynamic dynamic.Interface
@@ -72,7 +71,7 @@ func connect(kubeconfig string) *cluster {
 	config.QPS = -1
 	protobuf := rest.CopyConfig(config)
 	protobuf.ContentType = runtime.ContentTypeProtobuf
-	return &cluster{config, get(kubernetes.NewForConfig(protobuf)), get(clientset.NewForConfig(config)), get(dynamic.NewForConfig(config)), filepath.Dir(kubeconfig)}
+	return &cluster{get(kubernetes.NewForConfig(protobuf)), get(clientset.NewForConfig(config)), get(dynamic.NewForConfig(config)), filepath.Dir(kubeconfig)}
 }
 
 // each calls do for each i below number, several at a time.

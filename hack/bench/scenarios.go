@@ -17,23 +17,16 @@ limitations under the License.
 package main
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"math"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
-	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/rest"
 
-	"programming-kubernetes.info/cnat-controller/hack/hostile"
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
@@ -67,8 +60,6 @@ const (
 	marker = "marker"
 	// pendingNamespaces is the number of namespaces with pending Ats.
 	pendingNamespaces = 10
-	// hostileNamespaces is the number of namespaces that a webhook disturbs.
-	hostileNamespaces = 5
 )
 
 // far is the time at which pending Ats are due.
@@ -244,77 +235,4 @@ func (b *bench) outputs(k kind, number int) (late []float64) {
 	}
 	b.deleteNamespaces()
 	return late
-}
-
-// hostileTenants reports how much later Ats start because of what the users of other namespaces
-// do: b.number Ats in each whose Pods a webhook denies or does not admit in time, as many objects
-// that look like the controller's, 20 times as many small Ats with the longest messages, and a
-// fiftieth of it of the largest objects of each shape, edited one after the other.
-func hostileTenants(b *bench) {
-	must(os.Setenv("GOMEMLIMIT", "512000000")) // as in artifacts/deploy/deployment.yaml
-	var tenants []*hostile.Tenant
-	for range hostileNamespaces {
-		tenants = append(tenants, b.newTenant())
-	}
-	webhook := get(hostile.StartWebhook(b.ctx, b.kube, "hostile", b.namespaces...))
-	defer func() { must(webhook.Stop(context.WithoutCancel(b.ctx))) }()
-	b.sleep(5 * time.Second) // until the API server knows it
-	b.start()
-	const others, gap = 50, 300 * time.Millisecond
-	alone := b.lateness(others, gap)
-	reportLater := func(round string) {
-		late := b.lateness(others, gap)
-		b.figures[round+": median, later by, s"] = median(late) - median(alone)
-		b.figures[round+": last, later by, s"] = slices.Max(late) - slices.Max(alone)
-	}
-	for _, behavior := range []hostile.Behavior{hostile.Hangs, hostile.Denies, hostile.SaysMuch} {
-		webhook.Behave(behavior)
-		for _, tenant := range tenants {
-			must(tenant.Due(b.ctx, strings.ReplaceAll(behavior.String(), " ", "-"), b.number, time.Now()))
-		}
-		reportLater("a webhook that " + behavior.String())
-	}
-	webhook.Behave(hostile.Allows)
-	for _, tenant := range tenants {
-		must(tenant.Forge(b.ctx, b.number))
-	}
-	reportLater("forged objects")
-	must(tenants[1].Many(b.ctx, 20*b.number, time.Now()))
-	reportLater("very many small Ats with long messages")
-	must(tenants[0].Fill(b.ctx, max(1, b.number/50)))
-	editing, stop := context.WithCancel(b.ctx)
-	defer stop()
-	go func() {
-		edits, err := tenants[0].Edit(editing)
-		progress("%d edits of large objects, error: %v", edits, err)
-	}()
-	reportLater("edits of large objects")
-	b.figures["memory at most, MiB"] = b.controller.memory("VmHWM")
-	b.stop()
-	b.start()
-	b.figures["an At that is due 5 s after a restart, later by, s"] = b.lateness(1, gap)[0] - median(alone)
-	reportLater("edits, after a restart")
-	b.figures["memory at most after a restart, MiB"] = b.controller.memory("VmHWM")
-	b.namespaces = nil // Some of their objects have finalizers that nobody removes.
-}
-
-// newTenant returns a tenant with a namespace and the role edit in it.
-func (b *bench) newTenant() *hostile.Tenant {
-	namespace := b.newNamespace()
-	get(b.kube.RbacV1().RoleBindings(namespace).Create(b.ctx, &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "edit"},
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: namespace}},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "edit"},
-	}, metav1.CreateOptions{}))
-	config := rest.CopyConfig(b.config)
-	config.Impersonate.UserName = namespace
-	must(b.until(func(ctx context.Context) (bool, error) {
-		// The controller-manager adds the permissions of artifacts/deploy/roles.yaml to the role.
-		review, err := b.kube.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-			User:               namespace,
-			ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "create", Group: v1alpha1.SchemeGroupVersion.Group, Resource: "cronats"},
-		}}, metav1.CreateOptions{})
-		return err == nil && review.Status.Allowed, err
-	}))
-	return &hostile.Tenant{Client: get(dynamic.NewForConfig(config)), Namespace: namespace, Log: progress}
 }
