@@ -15,8 +15,7 @@
 # limitations under the License.
 
 
-# Usage: hack/test.sh [unit|integration|e2e]... [-run PATTERN] [-shuffle SEED] [--race]
-#            [--repeat N] [--cpus C] [--beside] [--kubernetes VERSION]
+# Usage: hack/test.sh [unit|integration|e2e]... [-run PATTERN] [-shuffle SEED] [--race] [--kubernetes VERSION]
 #
 # Three layers of tests; without arguments, all of them run:
 #   unit          with fakes and a simulated clock
@@ -25,10 +24,7 @@
 # hack/localcluster.sh starts a cluster for each of the last two; $KUBECONFIG is never used.
 # A layer that cannot run here is SKIPPED, which is a failure with CI=true.
 #
-# The order of the tests is shuffled; -shuffle repeats one. --repeat runs the layers N times,
-# until the first red one, whose logs are kept, and prints how long they took. With --cpus,
-# they have the time of C processors, such as 0.5, which needs root; with --beside, one
-# processor is kept busy meanwhile.
+# The order of the tests is shuffled; -shuffle repeats one. The logs of a red run are kept.
 #
 # With --kubernetes, such as v1.34.4, the API server, the controller-manager and the
 # scheduler of the integration layer have that version. Compiling them takes some minutes
@@ -43,9 +39,6 @@ run=""
 race=""
 kubernetes=""
 shuffle=""
-repeat=1
-cpus=""
-beside=""
 while (($# > 0)); do
     case "$1" in
     unit | integration | e2e) layers+=("$1") ;;
@@ -54,11 +47,6 @@ while (($# > 0)); do
     -shuffle | --shuffle) shuffle="${2:?-shuffle needs a seed}" && shift ;;
     -shuffle=* | --shuffle=*) shuffle="${1#*=}" ;;
     --race | -race) race=-race ;;
-    --repeat) repeat="${2:?--repeat needs a number}" && shift ;;
-    --repeat=*) repeat="${1#*=}" ;;
-    --cpus) cpus="${2:?--cpus needs a number of processors}" && shift ;;
-    --cpus=*) cpus="${1#*=}" ;;
-    --beside) beside=yes ;;
     --kubernetes) kubernetes="${2:?--kubernetes needs a version}" && shift ;;
     --kubernetes=*) kubernetes="${1#*=}" ;;
     *)
@@ -71,10 +59,6 @@ done
 ((${#layers[@]} > 0)) || layers=(unit integration e2e)
 if [[ -n "${kubernetes}" && ! "${kubernetes}" =~ ^v1\.[0-9]+\.[0-9]+$ ]]; then
     echo "${kubernetes} is not a version such as v1.34.4" >&2
-    exit 2
-fi
-if [[ ! "${repeat}" =~ ^[1-9][0-9]*$ ]]; then
-    echo "--repeat ${repeat} is not a number of runs" >&2
     exit 2
 fi
 
@@ -96,8 +80,7 @@ finish() {
 trap finish EXIT
 trap 'exit 130' INT TERM HUP
 
-# prepare LAYER compiles what a layer needs, and sets reason if it cannot run here. That is
-# not limited or measured.
+# prepare LAYER compiles what a layer needs, and sets reason if it cannot run here.
 prepare() {
     reason=""
     case "$1" in
@@ -109,12 +92,7 @@ prepare() {
         [[ "$(uname -s)" == Linux && "$(id -u)" == 0 ]] || reason="a node needs Linux and root"
         ;;
     esac
-    if [[ -n "${reason}" || -e "${tmp}/$1.test" ]]; then
-        return
-    fi
-    if [[ "$1" == unit ]]; then
-        touch "${tmp}/unit.test"
-        ((${#limit[@]} == 1)) || compiling go test ${race:+-race} -vet=off -exec=true ./... >/dev/null
+    if [[ -n "${reason}" || "$1" == unit ]]; then
         return
     fi
     if [[ -n "${kubernetes}" ]]; then
@@ -135,25 +113,13 @@ run_layer() {
     case "$1" in
     unit)
         # Collecting garbage less often takes a tenth less time. hack/lint.sh runs vet.
-        GOGC=400 TMPDIR="${logs}" compiling "${limit[@]}" go test -vet=off -count=1 -timeout=30m -shuffle="$2" ${race:+-race} ${run:+-run="${run}"} ./...
+        GOGC=400 TMPDIR="${logs}" compiling go test -vet=off -count=1 -timeout=30m -shuffle="$2" ${race:+-race} ${run:+-run="${run}"} ./...
         return
         ;;
     e2e) flags=(--node) ;;
     esac
-    (cd hack/integration && TMPDIR="${logs}" PATH="${tmp}:${PATH}" compiling "${limit[@]}" "${bin}/localcluster" run "${flags[@]}" -- \
+    (cd hack/integration && TMPDIR="${logs}" PATH="${tmp}:${PATH}" compiling "${bin}/localcluster" run "${flags[@]}" -- \
         "${tmp}/$1.test" -test.timeout="${timeout}" -test.parallel="${parallel}" -test.shuffle="$2" ${run:+-test.run="${run}"})
-}
-
-# report prints how long the runs of each layer took.
-report() {
-    local layer seconds all
-    printf '%-12s %-24s %5s %5s %8s %8s %8s\n' layer speed runs red min median max
-    for layer in "${layers[@]}"; do
-        mapfile -t seconds < <(awk -v layer="${layer}" '$1 == layer {print $2}' "${tmp}/results" | sort -n)
-        all="${#seconds[@]}"
-        ((all == 0)) || printf '%-12s %-24s %5d %5d %6d s %6d s %6d s\n' "${layer}" "${speed}" "${all}" \
-            "$(grep -c "^${layer} .* red$" "${tmp}/results")" "${seconds[0]}" "$(((seconds[(all - 1) / 2] + seconds[all / 2]) / 2))" "${seconds[all - 1]}"
-    done
 }
 
 if [[ -n "${race}" ]]; then
@@ -163,45 +129,27 @@ if [[ -n "${race}" ]]; then
         DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends gcc libc6-dev
     fi
 fi
-limit=(env) # which changes nothing
-processors="${cpus:-$(getconf _NPROCESSORS_ONLN)}"
-speed="${processors} processors${beside:+, one busy}"
 # Tests wait about half of the time. With more at once, requests take so long that leaders
 # lose their leases.
-parallel="$(awk -v cpus="${processors}" 'BEGIN {print int(cpus < 0.7 ? 4 : 6 * cpus)}')"
+processors="$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)"
+parallel="$((6 * processors))"
 # CI must not end a layer that hangs before Go does, which prints where.
-timeout="$(awk -v cpus="${processors}" 'BEGIN {print cpus < 1 ? "2h" : "30m"}')"
-if [[ -n "${cpus}" ]]; then
-    build_localcluster
-    limit=("${bin}/localcluster" limit "${cpus}")
-    "${limit[@]}" true || exit 2
-fi
-if [[ -n "${beside}" ]]; then
-    while kill -0 $$ 2>/dev/null; do :; done &
-fi
+timeout=30m
 
-red=""
-for ((number = 1; number <= repeat; number++)); do
-    for layer in "${layers[@]}"; do
-        prepare "${layer}"
-        if [[ -n "${reason}" ]]; then
-            echo "SKIPPED ${layer}: ${reason}"
-            skipped=yes
-            continue
-        fi
-        seed="${shuffle:-$(date +%s)}"
-        echo "=== ${layer}, run ${number} of ${repeat}, with ${speed}, -shuffle=${seed}"
-        start="${SECONDS}"
-        run_layer "${layer}" "${seed}" || red=red
-        echo "${layer} $((SECONDS - start)) ${red:-green}" >>"${tmp}/results"
-        [[ -z "${red}" ]] || break 2
-        rm -rf "${logs:?}"/*
-    done
+for layer in "${layers[@]}"; do
+    prepare "${layer}"
+    if [[ -n "${reason}" ]]; then
+        echo "SKIPPED ${layer}: ${reason}"
+        skipped=yes
+        continue
+    fi
+    seed="${shuffle:-$(date +%s)}"
+    echo "=== ${layer}, with ${processors} processors, -shuffle=${seed}"
+    start="${SECONDS}"
+    run_layer "${layer}" "${seed}" || exit 1
+    echo "=== ${layer} took $((SECONDS - start)) s"
+    rm -rf "${logs:?}"/*
 done
-[[ ! -e "${tmp}/results" ]] || report
-if [[ -n "${red}" ]]; then
-    exit 1
-fi
 if [[ -n "${skipped}" && "${CI:-}" == true ]]; then
     echo "With CI=true, skipped layers are an error." >&2
     exit 1

@@ -19,12 +19,8 @@ limitations under the License.
 package main
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"os"
-	"os/exec"
-	"path"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -34,29 +30,9 @@ import (
 	"github.com/opencontainers/cgroups/manager"
 )
 
-const (
-	cgroupPrefix = "localcluster-" // followed by the PID of the process that created it
-	// limitedCgroup is the cgroup of a limited command, below the one with the limit, because
-	// in version 2 only leaves have processes.
-	limitedCgroup = "command"
-)
+const cgroupPrefix = "/localcluster-" // followed by the PID of the process that created it
 
-// cgroupParent returns the cgroup below which this process creates others: the one that
-// limits this process, or the root.
-func cgroupParent() string {
-	own, err := cgroups.ParseCgroupFile("/proc/self/cgroup")
-	if err != nil {
-		return "/"
-	}
-	for _, controller := range []string{"cpu", ""} { // version 1 and 2
-		if parent, name := path.Split(own[controller]); name == limitedCgroup && strings.Contains(parent, cgroupPrefix) {
-			return parent
-		}
-	}
-	return "/"
-}
-
-func cgroupPath(pid int) string { return cgroupParent() + cgroupPrefix + strconv.Itoa(pid) }
+func cgroupPath(pid int) string { return cgroupPrefix + strconv.Itoa(pid) }
 
 func newCgroup(path string) (cgroups.Manager, error) {
 	return manager.New(&cgroups.Cgroup{Path: path, Resources: &cgroups.Resources{}})
@@ -64,13 +40,11 @@ func newCgroup(path string) (cgroups.Manager, error) {
 
 // removeCgroups removes the cgroups of this process and of processes that are gone.
 func removeCgroups() error {
-	pattern := cgroupPath(0)
-	pattern = strings.TrimSuffix(pattern, "0") + "*"
-	found, _ := filepath.Glob("/sys/fs/cgroup" + pattern) // version 2
-	v1, _ := filepath.Glob("/sys/fs/cgroup/*" + pattern)
+	found, _ := filepath.Glob("/sys/fs/cgroup" + cgroupPrefix + "*") // version 2
+	v1, _ := filepath.Glob("/sys/fs/cgroup/*" + cgroupPrefix + "*")
 	var errs []error
 	for _, path := range append(found, v1...) {
-		pid, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(path), cgroupPrefix))
+		pid, err := strconv.Atoi(strings.TrimPrefix("/"+filepath.Base(path), cgroupPrefix))
 		if err != nil || pid != os.Getpid() && syscall.Kill(pid, 0) == nil {
 			continue
 		}
@@ -81,50 +55,4 @@ func removeCgroups() error {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
-}
-
-// runLimited runs a command, and everything that it starts, with the time of that many
-// processors, such as 0.5.
-func runLimited(ctx context.Context, cpus string, command []string) (err error) {
-	const period = 100_000 // microseconds, the kernel's default
-	number, err := strconv.ParseFloat(cpus, 64)
-	quota := int64(number * period)
-	if err != nil || quota < period/100 || quota > 1000*period {
-		return fmt.Errorf("%q is not a number of processors: write for example 0.5", cpus)
-	}
-	if err := removeCgroups(); err != nil {
-		return err
-	}
-	limit := cgroupPath(os.Getpid())
-	outer, err := newCgroup(limit)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, removeCgroups()) }()
-	inner, err := newCgroup(path.Join(limit, limitedCgroup))
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(outer.Apply(-1), outer.Set(&cgroups.Resources{CpuPeriod: period, CpuQuota: quota})); err != nil {
-		return fmt.Errorf("limit the processors: %w", err)
-	}
-	// It waits until it is in the cgroup.
-	gate, open, err := os.Pipe()
-	if err != nil {
-		return err
-	}
-	cmd := exec.CommandContext(ctx, "sh", append([]string{"-c", `read _ <&3; exec 3<&-; exec "$@"`, "sh"}, command...)...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.ExtraFiles = []*os.File{gate}
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	err = inner.Apply(cmd.Process.Pid)
-	if err != nil {
-		_ = cmd.Process.Kill()
-	}
-	_, _ = gate.Close(), open.Close()
-	return errors.Join(err, cmd.Wait())
 }

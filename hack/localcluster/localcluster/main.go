@@ -111,13 +111,6 @@ func command() *cobra.Command {
 		Args:  cobra.MinimumNArgs(2),
 		RunE:  func(c *cobra.Command, args []string) error { return loadImages(c.Context(), args[0], args[1:]) },
 	}
-	limit := &cobra.Command{
-		Use:   "limit CPUS COMMAND [ARG...]",
-		Short: "Run a command, and the clusters that it starts, with the time of that many processors",
-		Args:  cobra.MinimumNArgs(2),
-		RunE:  func(c *cobra.Command, args []string) error { return runLimited(c.Context(), args[0], args[1:]) },
-	}
-	limit.Flags().SetInterspersed(false) // the command has flags of its own
 	node := &cobra.Command{
 		Use:    "node DIR SUBNET",
 		Hidden: true, // The command run starts it in its own namespaces.
@@ -129,7 +122,7 @@ func command() *cobra.Command {
 			return runNode(c.Context(), args[0], args[1])
 		},
 	}
-	root.AddCommand(run, load, limit, node)
+	root.AddCommand(run, load, node)
 	return root
 }
 
