@@ -237,16 +237,10 @@ func waitRollout(t *testing.T, namespace, object string) {
 	kubectl(t, "", "rollout", "status", "-n", namespace, "--timeout="+patience.String(), object)
 }
 
-// waitPodRunning waits until the command of the At named at has started.
-func waitPodRunning(t *testing.T, namespace string) *v1alpha1.At {
-	t.Helper()
-	return waitAt(t, namespace, "at", "to run", func(at *v1alpha1.At) bool { return at.Status.Pod != nil && at.Status.Pod.Phase == corev1.PodRunning })
-}
-
 // waitReady waits until the command of the At named at has printed something.
 func waitReady(t *testing.T, namespace string) {
 	t.Helper()
-	waitPodRunning(t, namespace)
+	waitAt(t, namespace, "at", "to run", func(at *v1alpha1.At) bool { return at.Status.Pod != nil && at.Status.Pod.Phase == corev1.PodRunning })
 	eventually(t, "the command to print", func(ctx context.Context) (bool, error) {
 		log, err := kubeClient.CoreV1().Pods(namespace).GetLogs("at-pod", &corev1.PodLogOptions{}).DoRaw(ctx)
 		return len(log) > 0, err

@@ -192,7 +192,7 @@ func TestFaults(t *testing.T) {
 		waitNamedCronAt(t, namespace, "deployment-other", "to have schedule "+annotation, hasSchedule(annotation))
 	}
 	kubectl(t, "", "annotate", "-n", namespace, "deployment/other", scheduleAnnotation+"-")
-	waitNamedCronAt(t, namespace, "deployment-other", "to be gone", isGone)
+	waitNamedCronAt(t, namespace, "deployment-other", "to be gone", func(cronAt *v1alpha1.CronAt) bool { return cronAt == nil })
 
 	for _, at := range []*v1alpha1.At{again, onNodes, restart} {
 		wantEnd(t, waitPhase(t, namespace, at.Name, v1alpha1.PhaseDone), v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
@@ -207,8 +207,8 @@ func TestFaults(t *testing.T) {
 	wantCreates(t, namespace, len(pods))
 	wantCreated(t, namespace, pods...)
 	wantAts(t, namespace, child, scheduled)
-	if generation := generationOf(t, namespace, v1alpha1.RestartDeployment); generation != 2 {
-		t.Errorf("generation %d of the Deployment, want 2", generation)
+	if generation := kubectl(t, "", "get", "-n", namespace, "deployment/web", "-o", "jsonpath={.metadata.generation}"); generation != "2" {
+		t.Errorf("generation %s of the Deployment, want 2", generation)
 	}
 	k.wantOnceEach(t, len(pods))
 	l.lock.Lock()

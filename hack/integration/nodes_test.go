@@ -83,7 +83,7 @@ func (f *fleet) add(t *testing.T, short string, edits ...func(*corev1.Node)) {
 func playNode(ctx context.Context, pod *corev1.Pod) {
 	pods := kubeClient.CoreV1().Pods(pod.Namespace)
 	switch {
-	case isEnded(pod):
+	case pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
 		if pod.DeletionTimestamp != nil && *pod.DeletionGracePeriodSeconds > 0 {
 			_ = pods.Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0), Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
 		}
@@ -116,10 +116,6 @@ func wantCreated(t *testing.T, namespace string, want ...string) {
 	if slices.Sort(want); !slices.Equal(got, want) {
 		t.Errorf("Pods were created %v, want %v", got, want)
 	}
-}
-
-func isEnded(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
 // TestNodes runs an At on three nodes, and on none of those that are cordoned, tainted or virtual. What two controllers

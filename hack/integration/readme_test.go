@@ -49,7 +49,6 @@ const (
 	installPage    = "docs/install.md"
 	productionPage = "docs/production.md"
 	scriptsPage    = "docs/tasks/scripts.md"
-	ciPage         = "docs/tasks/ci.md"
 
 	// tutorialPage shows what its commands print.
 	tutorialPage = "docs/tutorial.md"

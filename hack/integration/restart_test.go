@@ -77,18 +77,6 @@ func waitRolledOut(t *testing.T, namespace string, kind v1alpha1.RestartKind) {
 	kubectl(t, "", "rollout", "status", "--timeout="+patience.String(), "-n", namespace, string(kind)+"/web")
 }
 
-// generationOf returns how often the spec of the workload named web was written.
-func generationOf(t *testing.T, namespace string, kind v1alpha1.RestartKind) int64 {
-	t.Helper()
-	object := &metav1.PartialObjectMetadata{}
-	err := kubeClient.AppsV1().RESTClient().Get().Namespace(namespace).Resource(restartKinds[kind]).Name("web").
-		SetHeader("Accept", "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1").Do(t.Context()).Into(object)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return object.Generation
-}
-
 // TestRestartWorkload restarts workloads whose new Pods only become ready after an event, and
 // compares what it observes with kubectl. TestRestartFails and TestRestartDaemonSet have a node.
 func TestRestartWorkload(t *testing.T) {

@@ -58,8 +58,6 @@ func waitNamedCronAt(t *testing.T, namespace, name, what string, condition func(
 	return cronAt
 }
 
-func isGone(cronAt *v1alpha1.CronAt) bool { return cronAt == nil }
-
 func hasSchedule(schedule string) func(*v1alpha1.CronAt) bool {
 	return func(cronAt *v1alpha1.CronAt) bool { return cronAt != nil && cronAt.Spec.Schedule == schedule }
 }
