@@ -86,7 +86,7 @@ func TestStartFails(t *testing.T) {
 func TestFirstList(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
-	startBinary(t, binary, []string{"KUBE_FEATURE_WatchListClient=false"}, namespace)
+	startWithEnv(t, []string{"KUBE_FEATURE_WatchListClient=false"}, namespace)
 	createAt(t, newAt(namespace, "at", time.Now(), "true"))
 	waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
 	lists := requests(t, namespace, "list", "ats")
@@ -108,7 +108,7 @@ func TestSchedule(t *testing.T) {
 	if !metav1.IsControlledBy(pod, at) || pod.Labels[v1alpha1.LabelAtUID] != string(at.UID) || at.Status.StartTime == nil || at.Status.Pod == nil || at.Status.Pod.UID != pod.UID {
 		t.Errorf("status %+v, owners of the Pod %v, labels %v", at.Status, pod.OwnerReferences, pod.Labels)
 	}
-	endPod(t, pod, corev1.PodSucceeded, 0, "")
+	endPod(t, pod, corev1.PodSucceeded, 0)
 	at = waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
 	wantEnd(t, at, v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
 	if at.Spec.Template == nil || at.Annotations[corev1.LastAppliedConfigAnnotation] == "" || len(at.ManagedFields) < 2 {
@@ -181,11 +181,11 @@ func waitPod(t *testing.T, namespace, name string) *corev1.Pod {
 }
 
 // endPod updates a Pod like a kubelet whose container has ended.
-func endPod(t *testing.T, pod *corev1.Pod, phase corev1.PodPhase, exitCode int32, message string) {
+func endPod(t *testing.T, pod *corev1.Pod, phase corev1.PodPhase, exitCode int32) {
 	t.Helper()
 	now := metav1.Now()
 	status := pod.Status.DeepCopy()
-	status.Phase, status.StartTime, status.ContainerStatuses = phase, &now, exited(pod, exitCode, message)
+	status.Phase, status.StartTime, status.ContainerStatuses = phase, &now, exited(pod, exitCode)
 	patch, err := json.Marshal(map[string]any{"status": status})
 	if err == nil {
 		_, err = kubeClient.CoreV1().Pods(pod.Namespace).Patch(t.Context(), pod.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
@@ -196,11 +196,11 @@ func endPod(t *testing.T, pod *corev1.Pod, phase corev1.PodPhase, exitCode int32
 }
 
 // exited returns the status of a container that has just ended.
-func exited(pod *corev1.Pod, code int32, message string) []corev1.ContainerStatus {
+func exited(pod *corev1.Pod, code int32) []corev1.ContainerStatus {
 	return []corev1.ContainerStatus{{
 		Name: pod.Spec.Containers[0].Name,
 		State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
-			ExitCode: code, Message: message, FinishedAt: metav1.Now(),
+			ExitCode: code, FinishedAt: metav1.Now(),
 		}},
 	}}
 }

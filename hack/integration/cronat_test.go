@@ -103,7 +103,7 @@ func TestCronAt(t *testing.T) {
 	cronAt.Spec.AtTemplate.Metadata.Labels = map[string]string{"app": "test"}
 	due, name := createOverdue(t, cronAt)
 	startController(t, namespace)
-	endPod(t, waitPod(t, namespace, name+"-pod"), corev1.PodSucceeded, 0, "")
+	endPod(t, waitPod(t, namespace, name+"-pod"), corev1.PodSucceeded, 0)
 	cronAt = waitCronAt(t, namespace, "to have succeeded", func(cronAt *v1alpha1.CronAt) bool { return cronAt.Status.LastSuccessfulTime != nil })
 	if missed := cronAt.Status.Missed; missed == nil || missed.Count < 10 || missed.Count > 11 || !missed.Last.Time.Equal(due.AddDate(0, -1, 0)) {
 		t.Errorf("missed %+v", missed)

@@ -189,8 +189,8 @@ func ownersKnown(config string) error {
 	})
 }
 
-// static returns a controller as in an image, without the race detector, whose memory must
-// not be measured. The processes of tests with their own cluster share it.
+// static returns a controller for an image, without the race detector, which needs libraries. The processes of tests
+// with their own cluster share it.
 var static = sync.OnceValues(func() (string, error) {
 	path := filepath.Join(filepath.Dir(binary), "static")
 	if _, err := os.Stat(path); err == nil {
@@ -532,15 +532,14 @@ type controller struct {
 // controller is stopped and must exit without an error.
 func startController(t *testing.T, namespace string, args ...string) *controller {
 	t.Helper()
-	return startBinary(t, binary, nil, namespace, args...)
+	return startWithEnv(t, nil, namespace, args...)
 }
 
-// startBinary is startController for another build of the controller, with more environment
-// variables.
-func startBinary(t *testing.T, path string, env []string, namespace string, args ...string) *controller {
+// startWithEnv is startController with more environment variables.
+func startWithEnv(t *testing.T, env []string, namespace string, args ...string) *controller {
 	t.Helper()
 	c := &controller{exited: make(chan error, 1)}
-	c.cmd = exec.Command(path, append([]string{
+	c.cmd = exec.Command(binary, append([]string{
 		"-v=4", "-namespace=" + namespace, "-metrics-bind-address=127.0.0.1:0", "-health-probe-bind-address=127.0.0.1:0", // Many controllers share this machine's ports.
 	}, args...)...)
 	c.cmd.Env = slices.Concat(os.Environ(), []string{"KUBECONFIG=" + controllerConfig}, env)

@@ -93,7 +93,7 @@ func playNode(ctx context.Context, pod *corev1.Pod) {
 			Target:     corev1.ObjectReference{Kind: "Node", Name: pod.Annotations[v1alpha1.AnnotationNode]},
 		}, metav1.CreateOptions{})
 	default:
-		pod.Status.Phase, pod.Status.ContainerStatuses = corev1.PodSucceeded, exited(pod, 0, "")
+		pod.Status.Phase, pod.Status.ContainerStatuses = corev1.PodSucceeded, exited(pod, 0)
 		_, _ = pods.UpdateStatus(ctx, pod, metav1.UpdateOptions{})
 	}
 }

@@ -142,10 +142,10 @@ func (k *kubelet) run(ctx context.Context, pod *corev1.Pod) {
 	k.started[pod.Name][pod.UID] = true
 	k.lock.Unlock()
 	pod.Status.Phase = corev1.PodSucceeded
-	pod.Status.ContainerStatuses = exited(pod, 0, "")
+	pod.Status.ContainerStatuses = exited(pod, 0)
 	if pod.Spec.Containers[0].Command[2] == failFirst && strings.HasSuffix(pod.Name, "-pod") {
 		pod.Status.Phase = corev1.PodFailed
-		pod.Status.ContainerStatuses = exited(pod, 1, "")
+		pod.Status.ContainerStatuses = exited(pod, 1)
 	}
 	pods := kubeClient.CoreV1().Pods(pod.Namespace)
 	if _, err := pods.UpdateStatus(ctx, pod, metav1.UpdateOptions{}); err == nil && pod.UID[0]%2 == 0 {
