@@ -248,7 +248,7 @@ func TestCombinations(t *testing.T) {
 			"a rollout that has begun continues": {restartingHeld, nil, 5, "wait 2s"},
 		},
 		"restart + timeZone": {
-			"it is restarted when the clocks there show the time": {pending, nil, 0, "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:00; Restart.UID=web; Restart.Desired=5; says : Restarting Deployment web."},
+			"it is restarted when the clocks there show the time": {pending, nil, 0, "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:00; Restart.UID=web; Restart.Desired=5; says Restarting Deployment web."},
 			"and not before": {pending, nil, -1e-9, "preflight; wait 1ns"},
 		},
 		"restart + ttlSecondsAfterFinished": {

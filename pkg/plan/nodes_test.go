@@ -307,7 +307,7 @@ func TestDecideNodes(t *testing.T) {
 		"nothing has changed": {at: counted(nodes(2, 0, 1, 0)), children: children("n1 Completed", "n2 running", "n3"), want: "nothing"},
 		"one has failed": {
 			at: counted(nodes(2, 0, 1, 0)), children: children("n1 Completed", "n2 failed", "n3"),
-			want: "Nodes.Active=1; Nodes.Failed=1; says : It failed on 1 of 3 nodes: n2 (CommandFailed: exit code 1).",
+			want: "Nodes.Active=1; Nodes.Failed=1; says It failed on 1 of 3 nodes: n2 (CommandFailed: exit code 1).",
 		},
 		"all have ended": {
 			at: counted(nodes(2, 0, 1, 0)), children: children("n1 Completed", "n2 failed", "n3 NodeGone"),
@@ -335,19 +335,19 @@ func TestDecideNodes(t *testing.T) {
 		"the next, and one is gone": {at: counted(nodes(0, 2, 0, 0)), children: children("n1 held"), want: "ResumeAts example-at-n1; read all"},
 		"one is gone, another runs": {
 			at: counted(nodes(1, 0, 1, 0)), children: children("n1 running"),
-			want: "Nodes.Failed=1; Nodes.Progress=0/2; no Nodes.Succeeded; says : It failed on 1 of 2 nodes: 1 more.; read all",
+			want: "Nodes.Failed=1; Nodes.Progress=0/2; no Nodes.Succeeded; says It failed on 1 of 2 nodes: 1 more.; read all",
 		},
 		"the limit was lowered":      {at: counted(nodes(2, 1, 0, 0), oneAtATime), children: children("n1 running", "n2 running", "n3 held"), want: "nothing"},
 		"none while it is suspended": {at: counted(nodes(0, 1, 1, 0), withSuspendedRun), children: children("n1 Completed", "n2 held"), want: "nothing"},
 		"one that is deleted is active": {
 			at: counted(nodes(1, 1, 0, 1), oneAtATime), children: children("n2 failed", "n3 held deleted", "n4 held"),
-			want: "says : It failed on 1 of 3 nodes: n2 (CommandFailed: exit code 1).",
+			want: "says It failed on 1 of 3 nodes: n2 (CommandFailed: exit code 1).",
 		},
 
 		"as many failed as allowed": {at: counted(nodes(1, 1, 0, 0), oneAtATime, maxFailed(1)), children: children("n2 failed", "n3 held"), want: "ResumeAts example-at-n3; read At"},
 		"more failed than allowed, some are active": {
 			at: counted(nodes(2, 1, 0, 0), oneAtATime, maxFailed(0)), children: children("n1 running", "n2 failed", "n3 held"),
-			want: "Nodes.Active=1; Nodes.Failed=1; says : It failed on 1 of 3 nodes: n2 (CommandFailed: exit code 1).",
+			want: "Nodes.Active=1; Nodes.Failed=1; says It failed on 1 of 3 nodes: n2 (CommandFailed: exit code 1).",
 		},
 		"more failed than allowed": {
 			at: counted(nodes(1, 1, 0, 0), oneAtATime, maxFailed(0)), children: children("n2 failed", "n3 held"),

@@ -116,7 +116,7 @@ func TestDecideStartingDeadline(t *testing.T) {
 // TestRefused covers the errors of the API server that refuse a Pod.
 func TestRefused(t *testing.T) {
 	pods := schema.GroupResource{Resource: "pods"}
-	quota := apierrors.NewForbidden(pods, "example-at-pod", errors.New("exceeded quota: pods, requested: pods=1, used: pods=3, limited: pods=3"))
+	quota := apierrors.NewForbidden(pods, "example-at-pod", errors.New("exceeded quota"))
 	terminating := apierrors.NewForbidden(pods, "example-at-pod", errors.New("namespace default is being terminated"))
 	terminating.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
 	invalid := apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "example-at-pod", field.ErrorList{field.Required(field.NewPath("spec", "containers"), "")})
@@ -142,12 +142,12 @@ func TestRefused(t *testing.T) {
 	}{
 		"quota: reported and retried": {
 			at: newAt(), err: quota,
-			want: `Blocked PodRefused: pods "example-at-pod" is forbidden: exceeded quota: pods, requested: pods=1, used: pods=3, limited: pods=3; Warning PodRefused; retry blocked`,
+			want: `Blocked PodRefused: pods "example-at-pod" is forbidden: exceeded quota; Warning PodRefused; retry blocked`,
 		},
-		"foreseen: reported without an event": {at: pendingAt(blocked(earlier, v1alpha1.ReasonPodRefused, forecastPrefix+"quota")), err: quota, want: `Blocked PodRefused: pods "example-at-pod" is forbidden: exceeded quota: pods, requested: pods=1, used: pods=3, limited: pods=3 (since 09:12:00); retry blocked`},
+		"foreseen: reported without an event": {at: pendingAt(blocked(earlier, v1alpha1.ReasonPodRefused, forecastPrefix+"quota")), err: quota, want: `Blocked PodRefused: pods "example-at-pod" is forbidden: exceeded quota (since 09:12:00); retry blocked`},
 		"refused in other words: the condition changes, no further event": {
 			at: newAt(withStatus(*refused(earlier, "used: pods=4"))), err: quota,
-			want: `Blocked PodRefused: pods "example-at-pod" is forbidden: exceeded quota: pods, requested: pods=1, used: pods=3, limited: pods=3 (since 09:12:00); retry blocked`,
+			want: `Blocked PodRefused: pods "example-at-pod" is forbidden: exceeded quota (since 09:12:00); retry blocked`,
 		},
 		"a policy's denial": {
 			at: newAt(), err: policy,
@@ -157,13 +157,13 @@ func TestRefused(t *testing.T) {
 			at: newAt(), err: webhook,
 			want: `Blocked PodRefused: admission webhook "policy.example.com" denied the request: Pod "example-at-pod" is invalid: spec.hostNetwork: Invalid value: true: not here; Warning PodRefused; retry blocked`,
 		},
-		"with an active deadline, for a further attempt: likewise": {
+		"with an active deadline, for a further attempt: decided again then, regardless of the back-off": {
 			at: newAt(withStatus(*changed(*nextAttempt(1, now), func(status *v1alpha1.AtStatus) { status.Conditions = refused(earlier, quota.Error()).Conditions })), withBackoffLimit(5), withActiveDeadline(30)), err: quota,
 			want: "retry blocked; wait 24.01s",
 		},
 		"a refusal longer than a condition's message can be": {
 			at: newAt(), err: long,
-			want: "Blocked PodRefused: 🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍🌍…; Warning PodRefused; retry blocked",
+			want: "Blocked PodRefused: " + strings.Repeat("🌍", 1024) + "…; Warning PodRefused; retry blocked",
 		},
 		"invalid, after it was refused: the refusal no longer matters": {
 			at: newAt(withStatus(*refused(earlier, quota.Error()))), err: invalid,
@@ -176,7 +176,7 @@ func TestRefused(t *testing.T) {
 		},
 		"quota, for a further attempt: reported and retried": {
 			at: newAt(withStatus(*nextAttempt(1, now)), withBackoffLimit(5)), err: quota,
-			want: `Blocked PodRefused: pods "example-at-pod" is forbidden: exceeded quota: pods, requested: pods=1, used: pods=3, limited: pods=3; Warning PodRefused; retry blocked`,
+			want: `Blocked PodRefused: pods "example-at-pod" is forbidden: exceeded quota; Warning PodRefused; retry blocked`,
 		},
 		"overloaded for a minute: reported and retried as before": {at: newAt(), err: busy, failures: lastingFailures, want: "Blocked PodNotCreated: busy; Warning PodNotCreated; retry"},
 		"etcd is unavailable: only retried": {

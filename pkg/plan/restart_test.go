@@ -119,11 +119,11 @@ func TestRestartDue(t *testing.T) {
 	testDecide(t, map[string]decideCase{
 		"RUNNING first": {
 			at: restarts(pending), world: target(),
-			want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:04; Restart.UID=web; Restart.Desired=5; says : Restarting Deployment web.; read all",
+			want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:04; Restart.UID=web; Restart.Desired=5; says Restarting Deployment web.; read all",
 		},
 		"the first instant of year 1": {
 			at: restarts(pending, withSchedule("0001-01-01T00:00:00Z")), world: target(),
-			want: "Phase=RUNNING; StartTime=10:12:04; Restart.UID=web; Restart.Desired=5; says : Restarting Deployment web.; read all",
+			want: "Phase=RUNNING; StartTime=10:12:04; Restart.UID=web; Restart.Desired=5; says Restarting Deployment web.; read all",
 		},
 		"after the deadline": {
 			at: restarts(pending, withStartingDeadline(3)), world: target(),
@@ -153,7 +153,7 @@ func TestRestartDue(t *testing.T) {
 		"another rollout is still in progress, and the deadline near": {at: restarts(waits, withStartingDeadline(60)), world: target(rolling), now: due.Add(time.Minute), want: "wait 1s"},
 		"another rollout has ended": {
 			at: restarts(waits), world: target(),
-			want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:04; Restart.UID=web; Restart.Desired=5; no Blocked; says : Restarting Deployment web.; read all",
+			want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:04; Restart.UID=web; Restart.Desired=5; no Blocked; says Restarting Deployment web.; read all",
 		},
 		"another rollout was in progress until the deadline": {
 			at: restarts(waits, withStartingDeadline(3)), world: target(rolling),
@@ -161,11 +161,11 @@ func TestRestartDue(t *testing.T) {
 		},
 		"the rollout in progress comes from another restart at the scheduled time": {
 			at: restarts(pending), world: target(restartedAt(due), rolling),
-			want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:04; Restart.UID=web; Restart.Desired=5; says : Restarting Deployment web.; read all",
+			want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:04; Restart.UID=web; Restart.Desired=5; says Restarting Deployment web.; read all",
 		},
 		"another rollout has failed: a restart may help": {
 			at: restarts(pending), world: target(stuck),
-			want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:04; Restart.UID=web; Restart.Desired=5; says : Restarting Deployment web.; read all",
+			want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:04; Restart.UID=web; Restart.Desired=5; says Restarting Deployment web.; read all",
 		},
 		"no Pods": {
 			at: restarts(pending), world: target(func(target *rollout.Target) { target.Desired, target.Updated, target.Available = 0, 0, 0 }),
@@ -196,15 +196,15 @@ func TestRestartNow(t *testing.T) {
 		},
 		"restarted": {
 			at: restarts(begun()), world: target(restartedAt(due), rolling),
-			want: "Restart.RestartedAt=10:12:00; Restart.Updated=3; Restart.Available=4; says : 3 of 5 updated, 4 available; Normal Restarted: Restarted Deployment web",
+			want: "Restart.RestartedAt=10:12:00; Restart.Updated=3; Restart.Available=4; says 3 of 5 updated, 4 available; Normal Restarted: Restarted Deployment web",
 		},
 		"restarted by another user after the scheduled time": {
 			at: restarts(begun()), world: target(restartedAt(due.Add(time.Second)), rolling),
-			want: "Restart.RestartedAt=10:12:01; Restart.Updated=3; Restart.Available=4; says : 3 of 5 updated, 4 available; Normal Restarted: Deployment web was already restarted at 2026-12-24T10:12:01Z, after the scheduled time: it is not restarted again.",
+			want: "Restart.RestartedAt=10:12:01; Restart.Updated=3; Restart.Available=4; says 3 of 5 updated, 4 available; Normal Restarted: Deployment web was already restarted at 2026-12-24T10:12:01Z, after the scheduled time: it is not restarted again.",
 		},
 		"restarted, and found after the deadline for the start": {
 			at: restarts(begun(), withStartingDeadline(3)), world: target(restartedAt(due), rolling),
-			want: "Restart.RestartedAt=10:12:00; Restart.Updated=3; Restart.Available=4; says : 3 of 5 updated, 4 available; Normal Restarted: Restarted Deployment web",
+			want: "Restart.RestartedAt=10:12:00; Restart.Updated=3; Restart.Available=4; says 3 of 5 updated, 4 available; Normal Restarted: Restarted Deployment web",
 		},
 		"not restarted, and found after the deadline for the start": {
 			at: restarts(begun(), withStartingDeadline(3)), world: target(),
@@ -221,11 +221,11 @@ func TestRestartNow(t *testing.T) {
 		},
 		"restarted, after it was refused": {
 			at: restarts(restartBlocked(begun(), v1alpha1.ReasonRestartRefused, "no")), world: target(restartedAt(due), rolling),
-			want: "Restart.RestartedAt=10:12:00; Restart.Updated=3; Restart.Available=4; no Blocked; says : 3 of 5 updated, 4 available; Normal Restarted: Restarted Deployment web",
+			want: "Restart.RestartedAt=10:12:00; Restart.Updated=3; Restart.Available=4; no Blocked; says 3 of 5 updated, 4 available; Normal Restarted: Restarted Deployment web",
 		},
 		"restarted by a clock that is ahead": {
 			at: restarts(begun(), func(at *v1alpha1.At) { at.CreationTimestamp = metav1.Time{Time: due.Add(time.Hour)} }), world: target(restartedAt(due.Add(time.Hour)), rolling),
-			want: "Restart.RestartedAt=11:12:00; Restart.Updated=3; Restart.Available=4; says : 3 of 5 updated, 4 available; Normal Restarted: Restarted Deployment web",
+			want: "Restart.RestartedAt=11:12:00; Restart.Updated=3; Restart.Available=4; says 3 of 5 updated, 4 available; Normal Restarted: Restarted Deployment web",
 		},
 		"deleted": {
 			at:   restarts(begun()),
@@ -266,7 +266,7 @@ func TestFollowRollout(t *testing.T) {
 		},
 		"one more is updated": {
 			at: restarts(follows), world: target(restartedAt(due), rolling, func(target *rollout.Target) { target.Updated = 4 }),
-			want: "Restart.Updated=4; says : 4 of 5 updated, 4 available; wait 2s",
+			want: "Restart.Updated=4; says 4 of 5 updated, 4 available; wait 2s",
 		},
 		"complete": {
 			at: restarts(follows), world: target(restartedAt(due)),
@@ -297,7 +297,7 @@ func TestFollowRollout(t *testing.T) {
 			at: restarts(follows), world: target(restartedAt(due), rolling, paused),
 			want: "Blocked TargetPaused: Deployment web was paused during its rollout: see kubectl rollout resume.; Warning TargetPaused; wait 2s",
 		},
-		"resumed": {at: restarts(isPaused), world: target(restartedAt(due), rolling), want: "no Blocked; says : 3 of 5 updated, 4 available; wait 2s"},
+		"resumed": {at: restarts(isPaused), world: target(restartedAt(due), rolling), want: "no Blocked; says 3 of 5 updated, 4 available; wait 2s"},
 		"deleted": {
 			at:   restarts(follows),
 			want: "Phase=DONE; CompletionTime=10:12:04; Failed TargetNotFound: Deployment web was deleted during its restart.; Warning TargetNotFound; read all",
@@ -320,7 +320,7 @@ func TestFollowRollout(t *testing.T) {
 			at: restarts(refused, withActiveDeadline(10)), world: forbidden, now: now.Add(10 * time.Second),
 			want: `Phase=DONE; CompletionTime=10:12:14; Failed DeadlineExceeded: The run took longer than spec.activeDeadlineSeconds (10). It was blocked: deployments.apps "web" is forbidden: no: ask a cluster administrator to grant this user the verbs get and patch, as artifacts/restarts/rbac.yaml does; no Blocked; Warning DeadlineExceeded; read all`,
 		},
-		"permission is back": {at: restarts(refused), world: target(restartedAt(due), rolling), want: "no Blocked; says : 3 of 5 updated, 4 available; wait 2s"},
+		"permission is back": {at: restarts(refused), world: target(restartedAt(due), rolling), want: "no Blocked; says 3 of 5 updated, 4 available; wait 2s"},
 	})
 }
 

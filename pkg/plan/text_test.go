@@ -127,7 +127,7 @@ func textOfStatus(w World, status *v1alpha1.AtStatus) (changes []string) {
 		}
 	}
 	if reason, message := explanation(status); status.Reason != reason || status.Message != message {
-		changes = append(changes, "says "+status.Reason+": "+status.Message)
+		changes = append(changes, "says "+join(status.Reason, status.Message))
 	}
 	if status.ObservedGeneration != w.At.Generation {
 		changes = append(changes, fmt.Sprint("of generation ", status.ObservedGeneration))
