@@ -130,12 +130,15 @@ func TestChooseNodes(t *testing.T) {
 		newNode("no-execute", withTaint("dedicated", corev1.TaintEffectNoExecute)),
 		newNode("not-preferred", withTaint("dedicated", corev1.TaintEffectPreferNoSchedule)),
 		newNode("not-ready", withTaint(corev1.TaintNodeNotReady, corev1.TaintEffectNoSchedule), withTaint(corev1.TaintNodeUnreachable, corev1.TaintEffectNoExecute)),
+		newNode("pressed", withTaint(corev1.TaintNodeMemoryPressure, corev1.TaintEffectNoSchedule), withTaint(corev1.TaintNodeDiskPressure, corev1.TaintEffectNoSchedule),
+			withTaint(corev1.TaintNodePIDPressure, corev1.TaintEffectNoSchedule), withTaint(corev1.TaintNodeNetworkUnavailable, corev1.TaintEffectNoSchedule),
+			withTaint("node.cloudprovider.kubernetes.io/uninitialized", corev1.TaintEffectNoSchedule)),
 		newNode("virtual", withLabel("type", "virtual-kubelet")),
 		newNode("fargate", withLabel("eks.amazonaws.com/compute-type", "fargate")),
 		newNode("gpu", withLabel("accelerator", "gpu")),
 		newNode("typed", withLabel("type", "large")),
 	}
-	plain := []string{"gpu", "not-preferred", "not-ready", "plain", "typed"}
+	plain := []string{"gpu", "not-preferred", "not-ready", "plain", "pressed", "typed"}
 	with := func(more ...string) []string {
 		names := slices.Concat(plain, more)
 		slices.Sort(names)
