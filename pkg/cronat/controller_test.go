@@ -636,7 +636,7 @@ func TestPreflightStart(t *testing.T) {
 			}
 			return nil
 		})
-		for i := range 1000 {
+		for i := range 300 {
 			w.create(schedule("0 9 * * *"), func(cronAt *v1alpha1.CronAt) {
 				cronAt.Name, cronAt.Spec.Suspend = fmt.Sprint("cronat-", i), ptr.To(i%2 == 0)
 			})
