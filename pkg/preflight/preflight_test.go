@@ -30,7 +30,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -48,7 +47,6 @@ import (
 	cnatfake "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/fake"
 	listers "programming-kubernetes.info/cnat-controller/pkg/generated/listers/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
-	"programming-kubernetes.info/cnat-controller/pkg/plan/rollout"
 	"programming-kubernetes.info/cnat-controller/pkg/testing/harness"
 )
 
@@ -88,6 +86,13 @@ type fixture struct {
 	// The result of reading the nodes.
 	nodes    []*corev1.Node
 	nodesErr error
+
+	// log has everything that happens. If writes is set, the statuses of Ats are written as their
+	// controller does.
+	log    []string
+	writes bool
+	round  time.Duration // of the times in the log
+	stored map[string]*v1alpha1.At
 }
 
 // run calls test with a running Preflight.
@@ -95,7 +100,7 @@ func run(t *testing.T, test func(f *fixture)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		kubeClient := kubefake.NewClientset()
-		f := &fixture{t: t, start: time.Now(), cnat: cnatfake.NewSimpleClientset(), kube: kubeClient, ats: cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{}), cronAts: cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})}
+		f := &fixture{t: t, start: time.Now(), stored: map[string]*v1alpha1.At{}, cnat: cnatfake.NewSimpleClientset(), kube: kubeClient, ats: cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{}), cronAts: cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})}
 		kubeClient.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
 			create := action.(clienttesting.CreateActionImpl)
 			f.lock.Lock()
@@ -126,6 +131,7 @@ func run(t *testing.T, test func(f *fixture)) {
 			f.lock.Lock()
 			defer f.lock.Unlock()
 			f.note(&f.changed, name.Name)
+			f.follow(name)
 		}
 		f.Checks, f.crons = f.Ats(listers.NewAtLister(f.ats)), f.CronAts(listers.NewCronAtLister(f.cronAts))
 		for _, checks := range []*Checks{f.Checks, f.crons} {
@@ -168,6 +174,27 @@ func (f *fixture) note(list *[]string, name string) {
 	*list = append(*list, fmt.Sprintf("%s %v", name, time.Since(f.start)))
 }
 
+// follow writes what was found for an At to its status, as its controller does.
+func (f *fixture) follow(name cache.ObjectName) {
+	at := f.stored[name.Name]
+	if !f.writes || at == nil {
+		return
+	}
+	if d := plan.Decide(plan.World{At: at, Forecast: f.forecast(at), Rehearses: true, Now: time.Now()}); d.Status != nil {
+		f.store(at, func(at *v1alpha1.At) { at.Status = *d.Status })
+		text := "reports"
+		for _, condition := range at.Status.Conditions {
+			text += " " + condition.Type + " " + condition.Reason
+		}
+		f.logged(text)
+	}
+}
+
+// logged appends to the log, unless that says the same already.
+func (f *fixture) logged(what string) {
+	f.log = slices.Compact(append(f.log, fmt.Sprint(time.Since(f.start).Round(f.round), " ", what)))
+}
+
 // taken returns a list and empties it.
 func (f *fixture) taken(list *[]string) []string {
 	f.lock.Lock()
@@ -186,6 +213,7 @@ func (f *fixture) at(name string, due time.Duration, mutate ...func(*v1alpha1.At
 		Status:     v1alpha1.AtStatus{Phase: v1alpha1.PhasePending},
 	}
 	f.store(at, mutate...)
+	f.stored[name] = at
 	return at
 }
 
@@ -259,62 +287,8 @@ func unlike(at *v1alpha1.At) {
 	at.Spec.Template.Spec.Containers = []corev1.Container{{Name: "a", Image: "image"}}
 }
 
-// withForecast sets a forecast in the status of an At.
-func withForecast(at *v1alpha1.At) {
-	at.Status.Conditions = []metav1.Condition{{
-		Type: v1alpha1.ConditionBlocked, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonPodRefused, Message: "If it were due now: refused",
-	}}
-}
-
 func podRefused(pod string) *plan.Forecast {
 	return &plan.Forecast{Reason: v1alpha1.ReasonPodRefused, Message: "create Pod: " + refusal(pod).Error()}
-}
-
-func TestAccepted(t *testing.T) {
-	run(t, func(f *fixture) {
-		at := f.at("a", 24*time.Hour)
-		f.add(time.Minute, at)
-		f.wantList("dry-runs", &f.dryRuns, "a-pod 1s")
-		f.wantList("changes", &f.changed)
-		f.wantForecast(at, nil)
-		f.wantNothingKept()
-	})
-}
-
-// TestRefused makes the API server refuse a Pod for two minutes.
-func TestRefused(t *testing.T) {
-	run(t, func(f *fixture) {
-		f.answer = refusal
-		at := f.at("a", 24*time.Hour)
-		f.add(2*time.Second, at)
-		f.wantList("changes", &f.changed, "a 1s")
-		f.wantForecast(at, podRefused("a-pod"))
-		f.write(at)
-
-		time.Sleep(2 * time.Minute)
-		if got := len(f.taken(&f.dryRuns)); got < 5 || got > 7 {
-			t.Errorf("%d dry-runs within two minutes, want one in 20 to 30 seconds", got)
-		}
-		f.wantList("changes while it is refused alike", &f.changed)
-
-		edited := at.DeepCopy()
-		edited.Generation = 2
-		f.wantForecast(edited, nil)
-		recreated := at.DeepCopy()
-		recreated.UID = "recreated"
-		f.wantForecast(recreated, nil)
-
-		f.setAnswer(nil)
-		time.Sleep(30 * time.Second)
-		synctest.Wait()
-		if got := len(f.taken(&f.changed)); got != 1 {
-			t.Errorf("%d changes within 30 s, want 1", got)
-		}
-		f.wantForecast(at, &plan.Forecast{})
-		f.store(at, func(at *v1alpha1.At) { at.Status.Conditions = nil }) // as the controller does
-		time.Sleep(30 * time.Second)
-		f.wantNothingKept()
-	})
 }
 
 // TestOtherController lets another controller, which sees it otherwise, write over what is found: each
@@ -355,163 +329,6 @@ func (f *fixture) wantNews(at *v1alpha1.At, want bool) {
 	if got := d.Status != nil; got != want {
 		f.t.Errorf("a status to write: %t, want %t: %+v", got, want, d.Status)
 	}
-}
-
-// TestNodes uses Ats whose Pods are accepted, but that may have no node to run on.
-func TestNodes(t *testing.T) {
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
-	forbidden := apierrors.NewForbidden(corev1.Resource("nodes"), "", errors.New("no"))
-	onNode := func(at *v1alpha1.At) { at.Spec.Node = "n1" }
-	onAll := func(at *v1alpha1.At) { at.Spec.Nodes = &v1alpha1.AtNodes{} }
-	onWrong := func(at *v1alpha1.At) {
-		onAll(at)
-		at.Spec.Nodes.Selector.MatchLabels = map[string]string{"a": "not a value"}
-	}
-	for name, tc := range map[string]struct {
-		edit func(*v1alpha1.At)
-		node *corev1.Node
-		err  error
-		want string // a reason; empty if there is no forecast
-		pods func(string) error
-	}{
-		"refused, whatever nodes there are": {edit: onNode, pods: refusal, want: v1alpha1.ReasonPodRefused},
-		"a node":                            {edit: onNode, node: node},
-		"no node":                           {edit: onNode, want: v1alpha1.ReasonNodeGone},
-		"no nodes":                          {edit: onAll, want: v1alpha1.ReasonNoNodes},
-		"some nodes":                        {edit: onAll, node: node},
-		"an invalid selector":               {edit: onWrong, node: node, want: v1alpha1.ReasonInvalidSelector},
-		"forbidden":                         {edit: onAll, err: forbidden, want: v1alpha1.ReasonNodesForbidden},
-		"the server is busy":                {edit: onAll, err: apierrors.NewTooManyRequests("busy", 1)},
-		"it does not need nodes":            {edit: func(*v1alpha1.At) {}, err: forbidden},
-	} {
-		t.Run(name, func(t *testing.T) {
-			run(t, func(f *fixture) {
-				f.nodesErr, f.answer = tc.err, tc.pods
-				if tc.node != nil {
-					f.nodes = []*corev1.Node{tc.node}
-				}
-				at := f.at("a", 24*time.Hour, tc.edit)
-				f.add(2*time.Second, at)
-				got := ""
-				if forecast := f.forecast(at); forecast != nil {
-					got = forecast.Reason
-				}
-				if got != tc.want {
-					t.Errorf("got %q, want %q", got, tc.want)
-				}
-			})
-		})
-	}
-}
-
-// TestNodesNotCached lets the cache of nodes be filled after the first preflight, which does not wait
-// for it.
-func TestNodesNotCached(t *testing.T) {
-	run(t, func(f *fixture) {
-		f.nodesErr = errors.New("the cache of nodes has not synced yet")
-		at := f.at("a", 24*time.Hour, func(at *v1alpha1.At) { at.Spec.Node = "n1" })
-		f.add(1500*time.Millisecond, at)
-		f.wantForecast(at, nil)
-		f.lock.Lock()
-		f.nodesErr = nil
-		f.lock.Unlock()
-		time.Sleep(time.Second)
-		synctest.Wait()
-		f.wantForecast(at, &plan.Forecast{Reason: v1alpha1.ReasonNodeGone, Message: "Node n1 does not exist."})
-	})
-}
-
-// TestEdited edits a refused At so that it is accepted: that is detected immediately.
-func TestEdited(t *testing.T) {
-	run(t, func(f *fixture) {
-		f.answer = refusal
-		at := f.at("a", 24*time.Hour)
-		f.add(2*time.Second, at)
-		f.setAnswer(nil)
-		f.store(at, withForecast, func(at *v1alpha1.At) { at.Generation = 2 }, unlike)
-		f.add(1100*time.Millisecond, at)
-		f.wantList("changes", &f.changed, "a 1s", "a 3.02s") // It was read.
-		f.wantForecast(at, &plan.Forecast{})
-	})
-}
-
-// TestNoLongerPending makes refused Ats become due, be deleted, or run: they are
-// forgotten.
-func TestNoLongerPending(t *testing.T) {
-	run(t, func(f *fixture) {
-		f.answer = refusal
-		due, deleted, runs := f.at("due", 20*time.Second), f.at("deleted", 24*time.Hour), f.at("runs", 24*time.Hour)
-		f.add(3*time.Second, due, deleted, runs)
-		if got := len(f.taken(&f.changed)); got != 3 {
-			t.Fatalf("%d changes, want 3", got)
-		}
-		if err := errors.Join(f.ats.Delete(deleted), f.cnat.Tracker().Delete(v1alpha1.SchemeGroupVersion.WithResource("ats"), "shop", "deleted")); err != nil {
-			t.Fatal(err)
-		}
-		f.store(runs, func(at *v1alpha1.At) { at.Status.Phase = v1alpha1.PhaseRunning })
-		f.taken(&f.dryRuns)
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		f.wantList("reads", &f.reads) // The cache is enough.
-		f.wantList("dry-runs", &f.dryRuns)
-		f.wantNothingKept()
-	})
-}
-
-// TestNoAnswer uses errors that do not concern the Pod.
-func TestNoAnswer(t *testing.T) {
-	for name, tc := range map[string]struct {
-		answer error
-		want   int // dry-runs within a day
-	}{
-		"a webhook that does not support dry-run": {apierrors.NewBadRequest(`admission webhook "a" does not support dry run`), 1},
-		"an API server that is busy":              {apierrors.NewTooManyRequests("busy", 1), 7}, // Retries share the answer for twenty seconds.
-	} {
-		t.Run(name, func(t *testing.T) {
-			run(t, func(f *fixture) {
-				f.answer = func(string) error { return tc.answer }
-				at := f.at("a", 48*time.Hour)
-				f.add(24*time.Hour, at)
-				if got := f.taken(&f.dryRuns); len(got) != tc.want {
-					t.Errorf("dry-runs %v, want %d", got, tc.want)
-				}
-				f.wantList("changes", &f.changed)
-				f.wantForecast(at, nil)
-				f.wantNothingKept()
-			})
-		})
-		// A known forecast stays, and is checked until there is an answer.
-		t.Run(name+", an At that is refused", func(t *testing.T) {
-			run(t, func(f *fixture) {
-				f.answer = refusal
-				at := f.at("a", 48*time.Hour)
-				f.add(2*time.Second, at)
-				f.write(at)
-				f.setAnswer(func(string) error { return tc.answer })
-				time.Sleep(time.Hour)
-				synctest.Wait()
-				f.wantNews(at, false)
-				f.setAnswer(nil)
-				time.Sleep(sharedTime + time.Minute)
-				synctest.Wait()
-				f.wantForecast(at, &plan.Forecast{})
-			})
-		})
-	}
-}
-
-// TestReadFails makes the API server fail the read of an At.
-func TestReadFails(t *testing.T) {
-	run(t, func(f *fixture) {
-		failures := 2
-		f.cnat.PrependReactor("get", "ats", func(clienttesting.Action) (bool, runtime.Object, error) {
-			failures--
-			return failures >= 0, nil, apierrors.NewTooManyRequests("busy", 1)
-		})
-		f.add(10*time.Minute, f.at("a", 24*time.Hour, edited))
-		f.wantList("dry-runs", &f.dryRuns, "a-pod 4s")
-		f.wantNothingKept()
-	})
 }
 
 // TestOrder checks that many Ats are checked not faster than allowed, and one that is moved
@@ -668,18 +485,6 @@ func TestManyRefused(t *testing.T) {
 	})
 }
 
-// TestTooLate adds Ats that are due before they can be checked.
-func TestTooLate(t *testing.T) {
-	run(t, func(f *fixture) {
-		f.add(time.Minute, f.at("past", -time.Hour), f.at("soon", 1900*time.Millisecond),
-			f.at("unreadable", 0, func(at *v1alpha1.At) { at.Spec.Schedule = "tomorrow" }),
-			&v1alpha1.At{ObjectMeta: metav1.ObjectMeta{Name: "gone", Namespace: "shop"}})
-		f.wantList("reads", &f.reads)
-		f.wantList("dry-runs", &f.dryRuns)
-		f.wantNothingKept()
-	})
-}
-
 // TestPanic makes the Preflight panic for one At: the others are still checked.
 func TestPanic(t *testing.T) {
 	run(t, func(f *fixture) {
@@ -701,50 +506,6 @@ func TestOff(t *testing.T) {
 			t.Errorf("Forecast (-want +got):\n%s", diff)
 		}
 	}
-}
-
-// TestRestart creates the workload of a restart late; then it is paused, refused and
-// accepted.
-func TestRestart(t *testing.T) {
-	run(t, func(f *fixture) {
-		f.answer = refusal
-		f.kube.PrependReactor("patch", "deployments", func(action clienttesting.Action) (bool, runtime.Object, error) {
-			if dryRun := action.(clienttesting.PatchActionImpl).PatchOptions.DryRun; !slices.Equal(dryRun, []string{metav1.DryRunAll}) {
-				t.Errorf("the Deployment is patched with dryRun %v", dryRun)
-			}
-			f.lock.Lock()
-			defer f.lock.Unlock()
-			restarted := &appsv1.Deployment{}
-			restarted.Spec.Template.Annotations = map[string]string{rollout.AnnotationRestartedAt: time.Now().UTC().Format(time.RFC3339)}
-			return true, restarted, f.answer("web")
-		})
-		at := f.at("a", 24*time.Hour, func(at *v1alpha1.At) {
-			at.Spec.Command, at.Spec.Restart = "", &v1alpha1.AtRestart{Kind: v1alpha1.RestartDeployment, Name: "web"}
-		})
-		f.add(2*time.Second, at)
-		f.wantForecast(at, &plan.Forecast{Reason: v1alpha1.ReasonTargetNotFound, Message: "Deployment web does not exist."})
-		f.store(at, withForecast) // as the controller does
-
-		deployments := appsv1.SchemeGroupVersion.WithResource("deployments")
-		deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "shop"}, Spec: appsv1.DeploymentSpec{Paused: true}}
-		if err := f.kube.Tracker().Create(deployments, deployment.DeepCopy(), "shop"); err != nil {
-			t.Fatal(err)
-		}
-		f.add(time.Minute)
-		f.wantForecast(at, &plan.Forecast{Reason: v1alpha1.ReasonTargetPaused, Message: "Deployment web is paused and would not roll out a restart: see kubectl rollout resume."})
-
-		deployment.Spec.Paused = false
-		if err := f.kube.Tracker().Update(deployments, deployment.DeepCopy(), "shop"); err != nil {
-			t.Fatal(err)
-		}
-		f.add(time.Minute)
-		f.wantForecast(at, &plan.Forecast{Reason: v1alpha1.ReasonRestartRefused, Message: "restart Deployment web: " + refusal("web").Error()})
-
-		f.setAnswer(func(string) error { return nil })
-		f.add(time.Minute)
-		f.wantForecast(at, &plan.Forecast{})
-		f.wantList("dry-runs of Pods", &f.dryRuns)
-	})
 }
 
 // TestKeptSize checks that little of a refusal is kept.

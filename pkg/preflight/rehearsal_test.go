@@ -17,13 +17,11 @@ limitations under the License.
 package preflight
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -36,10 +34,8 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2/ktesting"
-	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
 	listers "programming-kubernetes.info/cnat-controller/pkg/generated/listers/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/testing/harness"
@@ -142,78 +138,6 @@ func (f *fixture) wantPods(want ...string) {
 	}
 }
 
-// TestRehearsal covers the results of rehearsals, and when they are repeated.
-func TestRehearsal(t *testing.T) {
-	const hour = time.Hour
-	for name, tc := range map[string]struct {
-		at      func(*v1alpha1.At)
-		kubelet func(*corev1.Pod)
-		refuse  func(*corev1.Pod) error
-		nodes   []*corev1.Node
-		// expectations
-		reason, message string
-		rehearsals      []string // until the result is written
-		again           []string // in the twelve minutes after that
-	}{
-		"passes": {
-			reason: v1alpha1.ReasonPassed, rehearsals: []string{"at-rehearsal 1s"},
-		},
-		"fails": {
-			kubelet: notPulled, reason: v1alpha1.ReasonImagePullFailed, message: "Container command: ErrImagePull: no such image",
-			rehearsals: []string{"at-rehearsal 1s"}, again: []string{"at-rehearsal 10m21s"},
-		},
-		"is refused, although the run is accepted": {
-			refuse: func(pod *corev1.Pod) error { return refusal(pod.Name) }, reason: v1alpha1.ReasonRehearsalRefused, message: "create Pod: ",
-			rehearsals: []string{"at-rehearsal 1s"}, again: []string{"at-rehearsal 10m1s"},
-		},
-		"its name is taken, for a moment": {
-			refuse: twice(apierrors.NewAlreadyExists(pods, "at-rehearsal")), reason: v1alpha1.ReasonPassed, rehearsals: []string{"at-rehearsal 1s", "at-rehearsal 2s", "at-rehearsal 4s"},
-		},
-		"the API server is busy, for a while": {
-			refuse: twice(apierrors.NewTooManyRequests("busy", 1)), reason: v1alpha1.ReasonPassed, rehearsals: []string{"at-rehearsal 1s", "at-rehearsal 2s", "at-rehearsal 4s"},
-		},
-		"on a node": {
-			at: func(at *v1alpha1.At) { at.Spec.Node = "a" }, nodes: []*corev1.Node{node("a")},
-			reason: v1alpha1.ReasonPassed, rehearsals: []string{"at-rehearsal 1s"},
-		},
-		"on three of many nodes, one after the other": {
-			at: withNodes, nodes: []*corev1.Node{node("a"), node("b"), node("c"), node("d")},
-			reason: v1alpha1.ReasonPassed, rehearsals: []string{"at-rehearsal 1.02s", "at-rehearsal 2.02s", "at-rehearsal 3.02s"},
-		},
-		"on the only node, where it fails": {
-			at: withNodes, nodes: []*corev1.Node{node("a")}, kubelet: notPulled,
-			reason: v1alpha1.ReasonImagePullFailed, message: "Node a: Container command: ErrImagePull", rehearsals: []string{"at-rehearsal 1.02s"}, again: []string{"at-rehearsal 10m21.04s"},
-		},
-		"is refused on a node, which it does not name": {
-			at: withNodes, nodes: []*corev1.Node{node("a")}, refuse: func(pod *corev1.Pod) error { return refusal(pod.Name) },
-			reason: v1alpha1.ReasonRehearsalRefused, message: "create Pod: ", rehearsals: []string{"at-rehearsal 1.02s"}, again: []string{"at-rehearsal 10m1.04s"},
-		},
-		"the Pod is refused: no rehearsal": {
-			at: func(at *v1alpha1.At) { at.Spec.Node = "gone" },
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			run(t, func(f *fixture) {
-				f.kubelet, f.refuse, f.nodes = tc.kubelet, tc.refuse, tc.nodes
-				at := f.at("at", 20*hour, withRehearse)
-				if tc.at != nil {
-					f.store(at, tc.at)
-				}
-				f.add(25*time.Second, at)
-				f.wantRehearsal(at, tc.reason, tc.message)
-				f.wantList("rehearsals", &f.rehearsed, tc.rehearsals...)
-				f.wantPods()
-				if tc.reason != "" {
-					f.write(at)
-					f.wantRehearsal(at, "", "") // The status has it.
-				}
-				time.Sleep(12 * time.Minute)
-				f.wantList("rehearsals after the first", &f.rehearsed, tc.again...)
-			})
-		})
-	}
-}
-
 // TestRehearsalOnceForStaleAnswer lets the status of an At have the result after its next rehearsal
 // has read the At, and before it looks for a result.
 func TestRehearsalOnceForStaleAnswer(t *testing.T) {
@@ -254,37 +178,6 @@ func TestRehearsalAgainForStaleCache(t *testing.T) {
 		f.add(plan.RehearsalPeriod, at)
 		f.wantList("rehearsals after ten minutes", &f.rehearsed, "at-rehearsal 10m21s")
 	})
-}
-
-// TestRehearsalAfterOutage lets the API server not answer until preflights give up. Then a rehearsal
-// that has failed is repeated.
-func TestRehearsalAfterOutage(t *testing.T) {
-	run(t, func(f *fixture) {
-		at := f.at("at", 20*time.Hour, withRehearse, func(at *v1alpha1.At) {
-			at.Spec.Template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main"}}}}
-		})
-		var isOut atomic.Bool
-		isOut.Store(true)
-		f.cnat.PrependReactor("get", "ats", func(clienttesting.Action) (bool, runtime.Object, error) {
-			return isOut.Load(), nil, apierrors.NewTimeoutError("busy", 1)
-		})
-		f.add(time.Hour, at)
-		f.wantList("rehearsals", &f.rehearsed)
-		isOut.Store(false)
-		time.Sleep(plan.RehearsalPeriod)
-		f.wantList("rehearsals after the outage", &f.rehearsed, "at-rehearsal 1h2m38.02s")
-	})
-}
-
-// twice refuses two Pods.
-func twice(err error) func(*corev1.Pod) error {
-	left := 2
-	return func(*corev1.Pod) error {
-		if left--; left >= 0 {
-			return err
-		}
-		return nil
-	}
 }
 
 func node(name string) *corev1.Node { return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}} }
@@ -335,28 +228,6 @@ func TestRehearsalOfOtherNodes(t *testing.T) {
 	})
 }
 
-// TestRehearsalWithoutEvents covers a Pod without a node, whose events cannot be read at first: one
-// of them could say that a node is being added.
-func TestRehearsalWithoutEvents(t *testing.T) {
-	run(t, func(f *fixture) {
-		var isRead atomic.Bool
-		f.kube.PrependReactor("list", "events", func(clienttesting.Action) (bool, runtime.Object, error) {
-			if !isRead.Load() {
-				return true, nil, apierrors.NewTooManyRequests("busy", 1)
-			}
-			return false, nil, nil
-		})
-		f.kubelet = unschedulable
-		at := f.at("at", 20*time.Hour, withRehearse)
-		f.add(90250*time.Millisecond, at)
-		f.wantRehearsal(at, "", "")
-		isRead.Store(true)
-		time.Sleep(15 * time.Second)
-		f.wantRehearsal(at, v1alpha1.ReasonUnschedulable, "Pod at-rehearsal: 0/1 nodes are available")
-		f.wantList("rehearsals", &f.rehearsed, "at-rehearsal 1s")
-	})
-}
-
 // TestRehearsalOfTwoControllers lets two controllers work at the same time: none ends the rehearsals of
 // the other, and what one has found is enough for both.
 func TestRehearsalOfTwoControllers(t *testing.T) {
@@ -388,54 +259,6 @@ func TestRehearsalOfTwoControllers(t *testing.T) {
 	})
 }
 
-// TestRehearsalEnds covers what ends a rehearsal that would go on: its Pod is gone soon after.
-func TestRehearsalEnds(t *testing.T) {
-	hang := func(*corev1.Pod) {}
-	for name, tc := range map[string]struct {
-		due  time.Duration
-		end  func(f *fixture, at *v1alpha1.At)
-		wait time.Duration
-		// expectations
-		reason  string
-		created int
-	}{
-		"silence":         {due: time.Hour, wait: 155 * time.Second, reason: v1alpha1.ReasonPodPending, created: 1},
-		"its time":        {due: 90 * time.Second, wait: 60 * time.Second, created: 1},
-		"due in a minute": {due: time.Minute, wait: 50 * time.Second},
-		"an edit": {due: time.Hour, end: func(f *fixture, at *v1alpha1.At) {
-			f.store(at, func(at *v1alpha1.At) { at.Generation++ })
-		}, wait: 1500 * time.Millisecond, created: 1},
-		"a deletion": {due: time.Hour, end: func(f *fixture, at *v1alpha1.At) {
-			if err := errors.Join(f.ats.Delete(at), f.cnat.Tracker().Delete(v1alpha1.SchemeGroupVersion.WithResource("ats"), "shop", "at")); err != nil {
-				f.t.Error(err)
-			}
-		}, wait: 1500 * time.Millisecond, created: 1},
-		"somebody deletes its Pod": {due: time.Hour, end: func(f *fixture, _ *v1alpha1.At) {
-			if err := f.kube.CoreV1().Pods("shop").Delete(f.t.Context(), "at-rehearsal", metav1.DeleteOptions{}); err != nil {
-				f.t.Error(err)
-			}
-		}, wait: 1500 * time.Millisecond, created: 1},
-	} {
-		t.Run(name, func(t *testing.T) {
-			run(t, func(f *fixture) {
-				f.kubelet = hang
-				at := f.at("at", tc.due, withRehearse)
-				f.add(3*time.Second, at)
-				if tc.end != nil {
-					tc.end(f, at)
-				}
-				time.Sleep(tc.wait)
-				synctest.Wait()
-				f.wantPods()
-				f.wantRehearsal(at, tc.reason, "")
-				if created := len(f.taken(&f.rehearsed)); created != tc.created {
-					t.Errorf("%d rehearsals, want %d", created, tc.created)
-				}
-			})
-		})
-	}
-}
-
 // TestRehearsalYields ends the rehearsals of a namespace, and lets no other begin there for ten minutes,
 // so that this is not repeated sooner. They say so, and are repeated after that.
 func TestRehearsalYields(t *testing.T) {
@@ -462,34 +285,6 @@ func TestRehearsalYields(t *testing.T) {
 		f.wantList("rehearsals soon after that", &f.rehearsed)
 		time.Sleep(2 * time.Minute)
 		f.wantList("rehearsals later", &f.rehearsed, "ends-rehearsal 10m3.25s", "waits-rehearsal 10m4.25s")
-	})
-}
-
-// TestRehearsalRequested covers that a rehearsal takes place on request, at most once a minute.
-func TestRehearsalRequested(t *testing.T) {
-	run(t, func(f *fixture) {
-		at := f.at("at", 20*time.Hour, withRehearse)
-		request := func(at *v1alpha1.At) {
-			at.Annotations = map[string]string{v1alpha1.AnnotationRehearsalRequestedAt: time.Now().Format(time.RFC3339)}
-		}
-		f.add(25*time.Second, at)
-		f.wantRehearsal(at, v1alpha1.ReasonPassed, "")
-		f.write(at)
-		f.taken(&f.rehearsed)
-		f.store(at, request)
-		f.add(30*time.Second, at)
-		f.wantList("rehearsals within a minute", &f.rehearsed)
-		time.Sleep(10 * time.Second)
-		f.wantList("rehearsals a minute later", &f.rehearsed, "at-rehearsal 1m2s")
-		f.write(at)
-		f.kubelet = notPulled
-		f.store(at, request)
-		f.add(2*time.Minute, at)
-		f.wantRehearsal(at, v1alpha1.ReasonImagePullFailed, "")
-		f.write(at)
-		f.taken(&f.rehearsed)
-		f.add(5*time.Minute, at)
-		f.wantList("rehearsals without a request", &f.rehearsed)
 	})
 }
 
@@ -600,25 +395,15 @@ func TestRehearsalLeft(t *testing.T) {
 	})
 }
 
-// TestRehearsalOfCronAt covers whose Pod it is, and that it is not repeated within an hour.
+// TestRehearsalOfCronAt covers whose Pod it is. The tests of package cronat have when it is rehearsed.
 func TestRehearsalOfCronAt(t *testing.T) {
 	run(t, func(f *fixture) {
 		var owner *metav1.OwnerReference
 		f.refuse = func(pod *corev1.Pod) error { owner = metav1.GetControllerOf(pod); return nil }
-		cronAt := f.cronAt("night", func(cronAt *v1alpha1.CronAt) { cronAt.Spec.AtTemplate.Spec.Rehearse = true })
-		f.addCronAts(15*time.Second, cronAt)
+		f.addCronAts(15*time.Second, f.cronAt("night", func(cronAt *v1alpha1.CronAt) { cronAt.Spec.AtTemplate.Spec.Rehearse = true }))
 		f.wantList("rehearsals", &f.rehearsed, "night-rehearsal 1s")
-		if want := (&metav1.OwnerReference{APIVersion: v1alpha1.SchemeGroupVersion.String(), Kind: v1alpha1.CronAtKind, Name: "night", UID: "night", Controller: ptr.To(true), BlockOwnerDeletion: ptr.To(true)}); !cmp.Equal(owner, want) {
-			t.Errorf("owner %v, want %v", owner, want)
+		if owner == nil || owner.Kind != v1alpha1.CronAtKind || owner.UID != "night" {
+			t.Errorf("owner %v, want the CronAt", owner)
 		}
-		forecast := f.cronForecast(cronAt)
-		if forecast == nil || forecast.Rehearsal.Reason != v1alpha1.ReasonPassed {
-			t.Fatalf("forecast %v, want a rehearsal that passed", forecast)
-		}
-		f.storeCronAt(cronAt, func(cronAt *v1alpha1.CronAt) {
-			cronplan.RehearsedOf(&cronAt.Status).Observe(cronAt, true, forecast.Rehearsal, time.Now())
-		})
-		f.addCronAts(15*time.Second, cronAt)
-		f.wantList("rehearsals after that", &f.rehearsed)
 	})
 }
