@@ -360,9 +360,9 @@ func newProgram(ctx context.Context, o *options, config *rest.Config, wallClock 
 		p.controller.enqueueIf(plan.IsFrozen) // What a Freeze begins to hold notices that when it is due.
 		p.cronController.FreezesChanged()
 	})
-	p.controller.steps.Freezes, p.controller.steps.CronAts = p.freezes, cronAts
+	p.controller.steps.Freezes, p.controller.steps.CronAts = p.freezes.Set, cronAts
 	p.controller.synced = append(p.controller.synced, p.freezes)
-	p.cronController.Freezes = p.freezes
+	p.cronController.Freezes = p.freezes.Set
 	p.objects = inventory.Objects{
 		Ats:     p.atFactory.Cnat().V1alpha1().Ats().Lister(),
 		CronAts: cronAts.Lister(),

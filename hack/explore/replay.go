@@ -41,6 +41,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronsteps"
 	"programming-kubernetes.info/cnat-controller/pkg/freeze"
 	informers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions"
+	cnatinformers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/staleness"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/restartannotation/annotationplan"
@@ -100,7 +101,17 @@ func (n syncedNodes) Informer() cache.SharedIndexInformer {
 	return syncedInformer{n.TypedNodeInformer.Informer()}
 }
 
+type syncedCronAts struct{ cnatinformers.CronAtInformer }
+
+// Informer implements cnatinformers.CronAtInformer.
+func (n syncedCronAts) Informer() cache.SharedIndexInformer {
+	return syncedInformer{n.CronAtInformer.Informer()}
+}
+
 type syncedInformer struct{ cache.SharedIndexInformer }
+
+// HasSynced implements cache.SharedIndexInformer.
+func (syncedInformer) HasSynced() bool { return true }
 
 // HasSyncedChecker implements cache.SharedIndexInformer.
 func (syncedInformer) HasSyncedChecker() cache.DoneChecker { return synced{} }
@@ -150,6 +161,8 @@ func newReplayer(x *explorer) *replayer {
 		Failures:   workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](0, 0),
 		Defaults:   plan.Defaults{Image: "busybox"},
 		Parallel:   1,
+		Freezes:    func() (*freeze.Set, error) { return p.freezes, nil },
+		CronAts:    syncedCronAts{cnatInformers.CronAts()},
 	}
 	return p
 }
@@ -206,10 +219,8 @@ func (p *replayer) syncAt(key cache.ObjectName, now int8) (what string) {
 	step := func(decide func(plan.World) plan.Decision) bool {
 		_, _ = p.steps.Step(ctx, key, world, func(w plan.World) plan.Decision {
 			p.tick(now)
-			w.Now, w.Forecast = p.clock.Now(), &plan.Forecast{}
-			if w.At != nil {
-				w.Frozen = p.freezes.Holding(freeze.NewSubject(w.At), w.Now)
-			}
+			p.steps.ObserveNow(&w)
+			w.Forecast = &plan.Forecast{}
 			d := decide(w)
 			if p.pending == nil {
 				what = nameOf(d)

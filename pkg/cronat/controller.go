@@ -34,7 +34,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
 	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronsteps"
-	"programming-kubernetes.info/cnat-controller/pkg/freeze/freezecache"
+	"programming-kubernetes.info/cnat-controller/pkg/freeze"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	informers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
@@ -55,8 +55,8 @@ type Controller struct {
 	Steps  *cronsteps.Steps
 	synced []cache.DoneChecker
 	checks Checks
-	// Freezes are those that it obeys, if they are set before Run: see FreezesChanged.
-	Freezes *freezecache.Cache
+	// Freezes returns those that it obeys. It is set before Run: see FreezesChanged.
+	Freezes func() (*freeze.Set, error)
 	queue   *queue.Queue
 }
 
@@ -78,9 +78,10 @@ func NewController(
 		return nil, err
 	}
 	c := &Controller{
-		Steps:  cronSteps,
-		checks: checks,
-		queue:  queue.NewRetrying("cronats", nil, wallClock),
+		Steps:   cronSteps,
+		checks:  checks,
+		Freezes: freeze.None,
+		queue:   queue.NewRetrying("cronats", nil, wallClock),
 	}
 	c.queue.Standby.Store(true)
 	checks.Notify(c.queue.Add)
@@ -135,7 +136,7 @@ func (c *Controller) sweep(isFirst bool) {
 // to try again.
 func (c *Controller) decide(world *cronplan.World) cronplan.Decision {
 	var err error
-	if world.Freezes, err = c.Freezes.Set(); err != nil {
+	if world.Freezes, err = c.Freezes(); err != nil {
 		return cronplan.Decision{Retry: err}
 	}
 	if world.CronAt != nil {

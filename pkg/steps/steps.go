@@ -42,7 +42,6 @@ import (
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/freeze"
-	"programming-kubernetes.info/cnat-controller/pkg/freeze/freezecache"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	informers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
@@ -67,8 +66,8 @@ type Steps struct {
 	Targets  *workload.Targets
 	Recorder record.EventRecorder
 	Clock    clock.PassiveClock
-	// Freezes are those that it obeys, and CronAts says which of them concern the Ats of a CronAt.
-	Freezes *freezecache.Cache
+	// Freezes returns those that it obeys, and CronAts says which of them concern the Ats of a CronAt.
+	Freezes func() (*freeze.Set, error)
 	CronAts informers.CronAtInformer
 	// Failures counts consecutive failures to create a Pod.
 	Failures workqueue.TypedRateLimiter[cache.ObjectName]
@@ -93,6 +92,7 @@ func New(known *Cache, kubeClient kubernetes.Interface, cnatClient clientset.Int
 		Targets:    workload.NewTargets(wallClock),
 		Recorder:   recorder,
 		Clock:      wallClock,
+		Freezes:    freeze.None,
 		Failures:   workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](0, 0),
 		Defaults:   defaults,
 		Parallel:   parallel,
@@ -128,7 +128,7 @@ func (s *Steps) ObserveNow(world *plan.World) {
 	if world.Frozen, world.FreezesUnknown = nil, nil; world.At == nil || !plan.MayStartAt(world.At, world.Now) {
 		return
 	}
-	set, err := s.Freezes.Set()
+	set, err := s.Freezes()
 	if world.FreezesUnknown = err; set.IsEmpty() {
 		return
 	}

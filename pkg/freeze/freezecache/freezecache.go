@@ -112,9 +112,6 @@ func (c *Cache) Done() <-chan struct{} { return c.synced }
 
 // Set returns the Freezes. The error says that they are not known: nothing may start then.
 func (c *Cache) Set() (*freeze.Set, error) {
-	if c == nil {
-		return nil, nil
-	}
 	known := c.known.Load()
 	if known == nil || c.clock.Since(known.asOf) > maxAge {
 		select {
@@ -224,7 +221,7 @@ func (c *Cache) remove(uid types.UID) {
 	c.isNew = true
 }
 
-// publish makes what is known the answer of Holding.
+// publish makes what is known the answer of Set.
 func (c *Cache) publish(asOf time.Time) {
 	var freezes []*freeze.Freeze
 	for _, uid := range slices.Sorted(maps.Keys(c.freezes)) {
