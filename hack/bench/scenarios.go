@@ -45,7 +45,7 @@ var scenarios = map[string]scenario{
 	"freezes":    {pending(1000), 1, pendingLimits},
 	"memory":     {memory, 1, map[string]float64{"RSS after, to before": 1.5}},
 	"node":       {realNode, 1, nil}, // needs a node
-	"hostile":    {hostileTenants, 0, nil},
+	"hostile":    {hostileTenants, 1, nil},
 }
 
 var burstLimits = map[string]float64{
