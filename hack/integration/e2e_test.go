@@ -317,6 +317,20 @@ func TestExamples(t *testing.T) {
 	}
 }
 
+// static returns a controller for an image, without the race detector, which needs libraries. The processes of tests
+// with their own cluster share it.
+var static = sync.OnceValues(func() (string, error) {
+	path := filepath.Join(filepath.Dir(binary), "static")
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	made := fmt.Sprintf("%s.%d", path, os.Getpid())
+	if out, err := exec.Command("go", "build", "-o", made, root).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the controller: %w\n%s", err, out)
+	}
+	return path, os.Rename(made, path)
+})
+
 var buildOnce sync.Once
 
 // buildImage replaces docker build and docker push: it builds the image of the Dockerfile

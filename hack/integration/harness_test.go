@@ -56,13 +56,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
-	watchtools "k8s.io/client-go/tools/watch"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -188,20 +185,6 @@ func ownersKnown(config string) error {
 		return err == nil, nil
 	})
 }
-
-// static returns a controller for an image, without the race detector, which needs libraries. The processes of tests
-// with their own cluster share it.
-var static = sync.OnceValues(func() (string, error) {
-	path := filepath.Join(filepath.Dir(binary), "static")
-	if _, err := os.Stat(path); err == nil {
-		return path, nil
-	}
-	made := fmt.Sprintf("%s.%d", path, os.Getpid())
-	if out, err := exec.Command("go", "build", "-o", made, root).CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build the controller: %w\n%s", err, out)
-	}
-	return path, os.Rename(made, path)
-})
 
 const (
 	// programsVariable names the folder of the programs that another process has built.
@@ -699,17 +682,6 @@ func waitAt(t *testing.T, namespace, name, what string, condition func(*v1alpha1
 		return condition(at), nil
 	})
 	return at
-}
-
-// retryWatch watches from a version on until ctx is done. It goes on where the API server ends a
-// watch, for example because its cache is too far behind etcd.
-func retryWatch(ctx context.Context, t *testing.T, version string, start func(context.Context, metav1.ListOptions) (watch.Interface, error)) watch.Interface {
-	t.Helper()
-	watcher, err := watchtools.NewRetryWatcherWithContext(ctx, version, &cache.ListWatch{WatchFuncWithContext: start})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return watcher
 }
 
 func waitPhase(t *testing.T, namespace, name string, phase v1alpha1.AtPhase) *v1alpha1.At {

@@ -27,6 +27,9 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
@@ -113,6 +116,17 @@ func createWeb(t *testing.T, namespace string) (leastAvailable func() int32) {
 	waitFor(t, namespace, "Ready", "pod/client")
 	waitAnswers(t, namespace, 1)
 	return least.Load
+}
+
+// retryWatch watches from a version on until ctx is done. It goes on where the API server ends a
+// watch, for example because its cache is too far behind etcd.
+func retryWatch(ctx context.Context, t *testing.T, version string, start func(context.Context, metav1.ListOptions) (watch.Interface, error)) watch.Interface {
+	t.Helper()
+	watcher, err := watchtools.NewRetryWatcherWithContext(ctx, version, &cache.ListWatch{WatchFuncWithContext: start})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return watcher
 }
 
 // waitAnswers waits until the client has the given number of further responses. No
