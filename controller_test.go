@@ -649,6 +649,31 @@ func newStage(t *testing.T, workers int, answer func(s *stage, request *http.Req
 	return s
 }
 
+// addPreflights adds what main adds, with rehearsals.
+func (s *stage) addPreflights() {
+	clients := preflight.Clients{Cnat: s.steps.CnatClient, Kube: s.steps.KubeClient, QPS: 5, Rehearsals: 10, NamespaceRehearsals: 2}
+	s.preflight = preflight.New(clients, s.nodes.List, defaults, clock.RealClock{})
+	s.checks = s.preflight.Ats(s.cache.Ats)
+	s.checks.Notify(s.queue.Add)
+}
+
+// requestRehearsal asks for a rehearsal.
+func (s *stage) requestRehearsal() {
+	s.edit(fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, v1alpha1.AnnotationRehearsalRequestedAt, time.Now().UTC().Format(time.RFC3339)))
+}
+
+// hasRoom accepts Pods after five minutes, but for a quarter of an hour only one at a time.
+func hasRoom(s *stage, request *http.Request) error {
+	since := time.Since(s.start)
+	if !harness.Creates(request, "pods") || since > 20*time.Minute+11*time.Second {
+		return nil
+	}
+	if isTaken := !request.URL.Query().Has("dryRun") && len(harness.List(s.t, s.kube.CoreV1().Pods(name.Namespace)).Items) > 0; isTaken || since < 5*time.Minute {
+		return apierrors.NewForbidden(podsResource.GroupResource(), "example-at-pod", errors.New("exceeded quota: pods"))
+	}
+	return nil
+}
+
 // observe notes what changes: Pods are created and released, and Ats have another state.
 func (s *stage) observe(eventType watch.EventType, resource schema.GroupResource, object *unstructured.Unstructured) {
 	what := ""
@@ -656,7 +681,9 @@ func (s *stage) observe(eventType watch.EventType, resource schema.GroupResource
 	case resource.Resource == "pods" && eventType == watch.Added:
 		what = "creates " + name
 		time.AfterFunc(time.Second, s.startPods)
-	case resource.Resource == "pods" && len(object.GetFinalizers()) == 0:
+	case resource.Resource == "pods" && len(object.GetFinalizers()) == 0 && eventType == watch.Deleted:
+		what = "removes " + name
+	case resource.Resource == "pods" && len(object.GetFinalizers()) == 0 && object.GetLabels()[v1alpha1.LabelRehearsalOf] == "":
 		what = "releases " + name
 	case resource.Resource == "ats" && eventType == watch.Deleted:
 		what = "deletes " + name
@@ -673,7 +700,7 @@ func (s *stage) observe(eventType watch.EventType, resource schema.GroupResource
 			s.phases[name] = what
 		}
 	}
-	if what != "" {
+	if what != "" && strings.HasPrefix(object.GetName(), name.Name) { // not of others
 		s.lock.Lock()
 		defer s.lock.Unlock()
 		s.changes = append(s.changes, fmt.Sprint(time.Since(s.start).Round(s.round), " ", what))
@@ -701,7 +728,7 @@ func (s *stage) remove() {
 func (s *stage) startPods() {
 	list, err := s.kube.CoreV1().Pods(name.Namespace).List(context.Background(), metav1.ListOptions{})
 	for i := range list.Items {
-		if pod := &list.Items[i]; pod.Status.Phase == corev1.PodPending && err == nil {
+		if pod := &list.Items[i]; pod.Status.Phase == corev1.PodPending && !plan.IsRehearsal(pod) && err == nil {
 			pod.Status.Phase = corev1.PodRunning
 			_, _ = s.kube.CoreV1().Pods(name.Namespace).UpdateStatus(context.Background(), pod, metav1.UpdateOptions{}) // It may be gone.
 		}
@@ -755,7 +782,9 @@ func TestController(t *testing.T) {
 		// acts are what others do, by the time since the start
 		acts  map[time.Duration]func(s *stage)
 		round time.Duration // of the times of changes; by default a tenth of a second
-		lasts time.Duration // by default a quarter of an hour
+		// preflights are off by default.
+		preflights bool
+		lasts      time.Duration // by default a quarter of an hour
 		// expectations
 		want []string // what changes, by the time since the start
 	}{
@@ -873,6 +902,23 @@ func TestController(t *testing.T) {
 			},
 			want: []string{"2m0s PENDING PodNotCreated", "10m0s deletes example-at", "11m0s PENDING PodNotCreated", "13m0s deletes example-at"},
 		},
+		"it is checked, rehearsed, and rehearsed on request, which yields to a run": {
+			preflights: true, answer: hasRoom, round: 2 * time.Minute, lasts: time.Hour + 2*time.Minute, // retries are random
+			at: func(at *v1alpha1.At) { at.Spec.Rehearse, at.Spec.Schedule = true, "2000-01-01T01:00:00Z" },
+			acts: map[time.Duration]func(s *stage){
+				10 * time.Minute: (*stage).requestRehearsal,
+				20 * time.Minute: func(s *stage) {
+					s.requestRehearsal()
+					s.create(20*time.Minute+10*time.Second, func(at *v1alpha1.At) { at.Name = "other" })
+				},
+				20*time.Minute + 12*time.Second: func(s *stage) {
+					if at := harness.Get(s.t, s.cnat.CnatV1alpha1().Ats(name.Namespace), "other"); at.Status.Phase != v1alpha1.PhaseRunning {
+						s.t.Errorf("status %+v two seconds after it was due, want RUNNING", at.Status)
+					}
+				},
+			},
+			want: []string{"0s PENDING PodRefused", "6m0s PENDING", "6m0s creates example-at-rehearsal", "8m0s removes example-at-rehearsal", "8m0s PENDING PodPending", "10m0s creates example-at-rehearsal", "12m0s removes example-at-rehearsal", "20m0s creates example-at-rehearsal", "20m0s removes example-at-rehearsal", "20m0s PENDING", "30m0s creates example-at-rehearsal", "32m0s removes example-at-rehearsal", "32m0s PENDING PodPending", "42m0s creates example-at-rehearsal", "46m0s removes example-at-rehearsal", "56m0s creates example-at-rehearsal", "58m0s removes example-at-rehearsal", "1h0m0s creates example-at-pod", "1h0m0s RUNNING"},
+		},
 		"the controller is stopped during a creation": {
 			answer: delayed(time.Second),
 			acts:   map[time.Duration]func(s *stage){60500 * time.Millisecond: func(s *stage) { s.stopsAfter(500 * time.Millisecond) }},
@@ -888,7 +934,11 @@ func TestController(t *testing.T) {
 				if tc.answer == nil {
 					tc.answer = func(*stage, *http.Request) error { return nil }
 				}
-				s := newStage(t, 2, tc.answer)
+				s := newStage(t, 2, tc.answer, func(s *stage) {
+					if tc.preflights {
+						s.addPreflights()
+					}
+				})
 				s.round = max(s.round, tc.round)
 				s.create(time.Minute, func(at *v1alpha1.At) {
 					if tc.at != nil {
@@ -1089,11 +1139,7 @@ func TestSlowTenants(t *testing.T) {
 // another namespace has its preflight within seconds.
 func TestSlowPreflights(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newStage(t, 2, delayed(10*time.Second), func(s *stage) {
-			s.preflight = preflight.New(preflight.Clients{Cnat: s.steps.CnatClient, Kube: s.steps.KubeClient, QPS: 5}, s.nodes.List, defaults, clock.RealClock{})
-			s.checks = s.preflight.Ats(s.cache.Ats)
-			s.checks.Notify(s.queue.Add)
-		})
+		s := newStage(t, 2, delayed(10*time.Second), (*stage).addPreflights)
 		for i := range 500 {
 			s.create(24*time.Hour, func(at *v1alpha1.At) {
 				at.Namespace, at.Name, at.Spec.Command = fmt.Sprint("slow-", i%5), fmt.Sprint("at-", i), fmt.Sprint("echo ", i)
@@ -1104,121 +1150,6 @@ func TestSlowPreflights(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		if at := harness.Get(t, s.cnat.CnatV1alpha1().Ats(name.Namespace), name.Name); at.Status.Reason != v1alpha1.ReasonTargetNotFound {
 			t.Errorf("reason %q, want TargetNotFound", at.Status.Reason)
-		}
-	})
-}
-
-// slowCache has synced when the channel is closed.
-type slowCache chan struct{}
-
-func (slowCache) Name() string            { return "slow cache" }
-func (c slowCache) Done() <-chan struct{} { return c }
-
-// TestPreflights follows an At from its creation, while the caches of the controller have not synced
-// yet, through a refusal, a rehearsal, one on request that yields to another At, and its run.
-func TestPreflights(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		server, start := fakeserver.New(clock.RealClock{}), time.Now()
-		var lock sync.Mutex
-		var hasRoom func() bool // for a Pod
-		setRoom := func(has func() bool) {
-			lock.Lock()
-			defer lock.Unlock()
-			hasRoom = has
-		}
-		asked := map[string][]time.Duration{} // since the start
-		kubeClient, cnatClient := harness.NewClients(t, harness.RoundTripper(func(request *http.Request) (*http.Response, error) {
-			what := request.Method + " " + path.Base(request.URL.Path)
-			if request.URL.Query().Has("dryRun") {
-				what = "dry-run " + path.Base(request.URL.Path)
-			}
-			lock.Lock()
-			defer lock.Unlock()
-			asked[what] = append(asked[what], time.Since(start))
-			if (what == "POST pods" || what == "dry-run pods") && !hasRoom() {
-				return fakeserver.Refuse(request, apierrors.NewForbidden(podsResource.GroupResource(), "example-at-pod", errors.New("exceeded quota: pods")))
-			}
-			return server.RoundTrip(request)
-		}))
-		wantAsked := func(what string, want int) {
-			t.Helper()
-			lock.Lock()
-			defer lock.Unlock()
-			if got := asked[what]; len(got) != want {
-				t.Errorf("%s after %v, want %d of them", what, got, want)
-			}
-		}
-		kubePerson, person := harness.NewClients(t, server)
-		pods, ats := kubePerson.CoreV1().Pods(name.Namespace), person.CnatV1alpha1().Ats(name.Namespace)
-		wantRehearsal := func() {
-			t.Helper()
-			if got := harness.List(t, pods).Items; len(got) != 1 || !plan.IsRehearsal(&got[0]) {
-				t.Errorf("%d Pods, want that of a rehearsal", len(got))
-			}
-		}
-		at := func(after time.Duration, name string) *v1alpha1.At {
-			time.Sleep(after)
-			synctest.Wait()
-			return harness.Get(t, ats, name)
-		}
-		c := standBy(t, kubeClient, cnatClient, clock.RealClock{})
-		c.preflight = preflight.New(preflight.Clients{Cnat: cnatClient, Kube: kubeClient, QPS: 5, Rehearsals: 10, NamespaceRehearsals: 2}, c.nodes.List, defaults, clock.RealClock{})
-		c.checks = c.preflight.Ats(c.cache.Ats)
-		c.checks.Notify(c.queue.Add)
-		cached := make(slowCache)
-		time.AfterFunc(5*time.Minute, func() { close(cached) })
-		c.synced = append(c.synced, cached)
-		work(t, c)
-
-		setRoom(func() bool { return false })
-		harness.Create(t, ats, newAt(func(at *v1alpha1.At) {
-			at.Spec.Rehearse, at.Spec.Schedule = true, start.Add(time.Hour).Format(time.RFC3339)
-		}))
-		at(5*time.Minute, name.Name)
-		wantAsked("dry-run pods", 0)
-		got := at(3*time.Second, name.Name)
-		wantAsked("dry-run pods", 1)
-		if want := `If it were due now: create Pod: pods "example-at-pod" is forbidden: exceeded quota: pods`; got.Status.Reason != v1alpha1.ReasonPodRefused || got.Status.Message != want {
-			t.Errorf("status %+v, want PodRefused, %q", got.Status, want)
-		}
-		if got := at(5*time.Minute, name.Name); !plan.HasForecast(got) {
-			t.Errorf("status %+v, want that it stays refused", got.Status)
-		}
-		wantAsked("PATCH status", 1)
-		wantAsked("POST events", 1)
-
-		setRoom(func() bool { return len(harness.List(t, pods).Items) == 0 }) // for one Pod
-		if got := at(40*time.Second, name.Name); plan.Blocked(got) != nil {
-			t.Errorf("status %+v when there is room, want no trace of the refusal", got.Status)
-		}
-		wantRehearsal()
-		got = at(4*time.Minute, name.Name) // No node does anything.
-		if got.Status.Reason != v1alpha1.ReasonPodPending || len(harness.List(t, pods).Items) > 0 {
-			t.Fatalf("status %+v, want PodPending", got.Status)
-		}
-		got.Annotations = map[string]string{v1alpha1.AnnotationRehearsalRequestedAt: time.Now().UTC().Format(time.RFC3339)}
-		harness.Update(t, ats, got)
-		at(3*time.Second, name.Name)
-		wantRehearsal()
-
-		harness.Create(t, ats, newAt(func(at *v1alpha1.At) {
-			at.Name, at.UID, at.Spec.Schedule = "other", "other", time.Now().Add(10*time.Second).Format(time.RFC3339)
-		}))
-		if got := at(12*time.Second, "other"); got.Status.Phase != v1alpha1.PhaseRunning {
-			t.Errorf("status %+v two seconds after it was due, want RUNNING", got.Status)
-		}
-
-		setRoom(func() bool { return true })
-		at(time.Until(start.Add(time.Hour-time.Second)), name.Name)
-		creations := func() []time.Duration {
-			lock.Lock()
-			defer lock.Unlock()
-			return slices.Clone(asked["POST pods"])
-		}
-		before := creations()
-		at(2*time.Second, name.Name)
-		if after := creations(); !slices.Equal(after, append(before, time.Hour)) {
-			t.Errorf("Pods are created after %v, want one more than %v after an hour", after, before)
 		}
 	})
 }
