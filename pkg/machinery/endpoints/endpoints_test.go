@@ -47,11 +47,17 @@ var permission = authorizationv1.ResourceAttributes{Namespace: "home", Verb: "ge
 
 // apiServer simulates an API server that knows the tokens "good" of alice, who has the
 // permission, and "other" of bob, who does not. It counts requests.
-func apiServer(asked *int, away *bool) *fake.Clientset {
+type apiServer struct {
+	asked int
+	away  bool
+}
+
+// authorize lets those through to a handler who have the permission.
+func (s *apiServer) authorize(handler http.Handler) http.Handler {
 	client := fake.NewClientset()
 	client.PrependReactor("create", "tokenreviews", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		*asked++
-		if *away {
+		s.asked++
+		if s.away {
 			return true, nil, errors.New("connection refused")
 		}
 		review := action.(clienttesting.CreateAction).GetObject().(*authenticationv1.TokenReview).DeepCopy()
@@ -62,14 +68,41 @@ func apiServer(asked *int, away *bool) *fake.Clientset {
 		return true, review, nil
 	})
 	client.PrependReactor("create", "subjectaccessreviews", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		*asked++
+		s.asked++
 		review := action.(clienttesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview).DeepCopy()
 		spec := review.Spec
 		review.Status.Allowed = spec.User == "alice" && spec.UID == "uid" && fmt.Sprint(spec.Groups, spec.Extra) == "[group] map[extra:[value]]" &&
 			spec.NonResourceAttributes == nil && *spec.ResourceAttributes == permission
 		return true, review, nil
 	})
-	return client
+	return Authorize(client, permission, handler)
+}
+
+// guarded is a handler that an API server guards.
+type guarded struct {
+	apiServer
+	http.Handler
+}
+
+func newGuarded() *guarded {
+	g := &guarded{}
+	g.Handler = g.authorize(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "secret") }))
+	return g
+}
+
+// get returns the status of the answer to a source with the content of a header.
+func (g *guarded) get(ctx context.Context, source, header string) int {
+	request := httptest.NewRequestWithContext(ctx, http.MethodGet, "/metrics", http.NoBody)
+	request.RemoteAddr = net.JoinHostPort(source, "1234")
+	if header != "" {
+		request.Header.Set("Authorization", header)
+	}
+	answer := httptest.NewRecorder()
+	g.ServeHTTP(answer, request)
+	if (answer.Body.String() == "secret") != (answer.Code == http.StatusOK) {
+		return -1
+	}
+	return answer.Code
 }
 
 func TestAuthorize(t *testing.T) {
@@ -89,19 +122,10 @@ func TestAuthorize(t *testing.T) {
 		"the API server is unavailable": {header: "Bearer good", away: true, status: 500, asked: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var asked int
-			handler := Authorize(apiServer(&asked, &tc.away), permission, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "secret") }))
-			request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", http.NoBody)
-			if tc.header != "" {
-				request.Header.Set("Authorization", tc.header)
-			}
-			answer := httptest.NewRecorder()
-			handler.ServeHTTP(answer, request)
-			if answer.Code != tc.status || asked != tc.asked {
-				t.Errorf("answered %d after %d questions, want %d after %d", answer.Code, asked, tc.status, tc.asked)
-			}
-			if secret := strings.Contains(answer.Body.String(), "secret"); secret != (tc.status == 200) {
-				t.Errorf("answered %q", answer.Body)
+			g := newGuarded()
+			g.away = tc.away
+			if status := g.get(t.Context(), "192.0.2.1", tc.header); status != tc.status || g.asked != tc.asked {
+				t.Errorf("answered %d after %d questions, want %d after %d", status, g.asked, tc.status, tc.asked)
 			}
 		})
 	}
@@ -110,17 +134,16 @@ func TestAuthorize(t *testing.T) {
 // TestAuthorizeRemembers checks that a permission is cached for a while, and nothing else.
 func TestAuthorizeRemembers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var asked int
-		away := true
-		handler := Authorize(apiServer(&asked, &away), permission, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+		g := newGuarded()
+		g.away = true
 		get := func(token string, want, wantAsked int) {
 			t.Helper()
-			if got := getFrom(t, handler, "192.0.2.1", token); got != want || asked != wantAsked {
-				t.Errorf("%s: answered %d after %d questions, want %d after %d", token, got, asked, want, wantAsked)
+			if got := g.get(t.Context(), "192.0.2.1", "Bearer "+token); got != want || g.asked != wantAsked {
+				t.Errorf("%s: answered %d after %d questions, want %d after %d", token, got, g.asked, want, wantAsked)
 			}
 		}
 		get("good", 500, 1)
-		away = false
+		g.away = false
 		get("good", 200, 3)
 		get("other", 403, 5)
 		get("bad", 401, 6)
@@ -137,19 +160,15 @@ func TestAuthorizeRemembers(t *testing.T) {
 // source, so that each is asked for. This is logged at most once a minute.
 func TestAuthorizeLogs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var asked int
-		away := true
+		g := newGuarded()
+		g.away = true
 		logger, logged := bufferedLogger(t)
-		handler := Authorize(apiServer(&asked, &away), permission, http.NotFoundHandler())
 		for i := range 1000 {
-			request := httptest.NewRequestWithContext(klog.NewContext(t.Context(), logger), http.MethodGet, "/metrics", http.NoBody)
-			request.RemoteAddr = fmt.Sprintf("192.0.%d.%d:1234", i/250, i%250)
-			request.Header.Set("Authorization", fmt.Sprint("Bearer guess", i))
-			handler.ServeHTTP(httptest.NewRecorder(), request)
+			g.get(klog.NewContext(t.Context(), logger), fmt.Sprintf("192.0.%d.%d", i/250, i%250), fmt.Sprint("Bearer guess", i))
 			time.Sleep(90 * time.Second / 1000)
 		}
-		if got := strings.Count(logged(), "Cannot authorize a request"); asked != 1000 || got != 2 {
-			t.Errorf("in one and a half minutes, %d questions are logged %d times, want 1000 questions logged twice:\n%s", asked, got, logged())
+		if got := strings.Count(logged(), "Cannot authorize a request"); g.asked != 1000 || got != 2 {
+			t.Errorf("in one and a half minutes, %d questions are logged %d times, want 1000 questions logged twice:\n%s", g.asked, got, logged())
 		}
 	})
 }
@@ -159,45 +178,43 @@ func TestAuthorizeLogs(t *testing.T) {
 // is cached or not.
 func TestAuthorizeGuesses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var asked int
-		var away bool
-		handler := Authorize(apiServer(&asked, &away), permission, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-		getFrom(t, handler, "2001:db8::1", "good")
-		asked = 0
+		g := newGuarded()
+		g.get(t.Context(), "2001:db8::1", "Bearer good")
+		g.asked = 0
 		statuses := map[int]int{}
 		var lock sync.Mutex
 		var guesses sync.WaitGroup
 		for i := range 1000 {
 			guesses.Go(func() {
-				status := getFrom(t, handler, "192.0.2.1", fmt.Sprint("guess", i))
+				status := g.get(t.Context(), "192.0.2.1", fmt.Sprint("Bearer guess", i))
 				lock.Lock()
 				defer lock.Unlock()
 				statuses[status]++
 			})
 		}
 		guesses.Wait()
-		if want := 2 * maxQuestions; asked != want || statuses[401] != want || statuses[429] != 1000-want {
-			t.Errorf("%d questions, answered %v; want %d questions, and 429 for the rest", asked, statuses, want)
+		if want := 2 * maxQuestions; g.asked != want || statuses[401] != want || statuses[429] != 1000-want {
+			t.Errorf("%d questions, answered %v; want %d questions, and 429 for the rest", g.asked, statuses, want)
 		}
-		if got := getFrom(t, handler, "2001:db8::1", "good"); got != 200 || asked > 2*maxQuestions {
-			t.Errorf("a good token whose answer is kept: answered %d after %d questions", got, asked)
+		if got := g.get(t.Context(), "2001:db8::1", "Bearer good"); got != 200 || g.asked > 2*maxQuestions {
+			t.Errorf("a good token whose answer is kept: answered %d after %d questions", got, g.asked)
 		}
-		if got := getFrom(t, handler, "2001:db8::1", "other"); got != 403 {
+		if got := g.get(t.Context(), "2001:db8::1", "Bearer other"); got != 403 {
 			t.Errorf("a token that is new, from another source: answered %d, want 403", got)
 		}
 		time.Sleep(allowedTTL - time.Minute)
 		for i := range 1000 { // slowly, so that each is asked for
 			time.Sleep(time.Second / maxQuestions)
-			getFrom(t, handler, "192.0.2.1", fmt.Sprint("slow guess", i))
+			g.get(t.Context(), "192.0.2.1", fmt.Sprint("Bearer slow guess", i))
 			if i%100 == 0 {
-				if got := getFrom(t, handler, "2001:db8::1", "good"); got != 200 {
+				if got := g.get(t.Context(), "2001:db8::1", "Bearer good"); got != 200 {
 					t.Errorf("a good token, after %d guesses: answered %d", i, got)
 				}
 			}
 		}
-		getFrom(t, handler, "192.0.2.1", "one more guess")
+		g.get(t.Context(), "192.0.2.1", "Bearer one more guess")
 		time.Sleep(time.Second / maxQuestions)
-		if got := getFrom(t, handler, "192.0.2.1", "other"); got != 403 {
+		if got := g.get(t.Context(), "192.0.2.1", "Bearer other"); got != 403 {
 			t.Errorf("the source that guessed, later: answered %d, want 403", got)
 		}
 	})
@@ -206,36 +223,23 @@ func TestAuthorizeGuesses(t *testing.T) {
 // TestAuthorizeGuessesOfMany guesses a token from each of 1,000 sources at once.
 func TestAuthorizeGuessesOfMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var asked int
-		var away bool
-		handler := Authorize(apiServer(&asked, &away), permission, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-		getFrom(t, handler, "2001:db8::1", "good")
-		asked = 0
+		g := newGuarded()
+		g.get(t.Context(), "2001:db8::1", "Bearer good")
+		g.asked = 0
 		for i := range 1000 {
-			getFrom(t, handler, fmt.Sprintf("192.0.%d.%d", i/250, i%250), fmt.Sprint("guess", i))
+			g.get(t.Context(), fmt.Sprintf("192.0.%d.%d", i/250, i%250), fmt.Sprint("Bearer guess", i))
 		}
-		if asked > 2*maxOfAll {
-			t.Errorf("%d questions, want at most %d", asked, 2*maxOfAll)
+		if g.asked > 2*maxOfAll {
+			t.Errorf("%d questions, want at most %d", g.asked, 2*maxOfAll)
 		}
-		if got := getFrom(t, handler, "2001:db8::1", "good"); got != 200 {
+		if got := g.get(t.Context(), "2001:db8::1", "Bearer good"); got != 200 {
 			t.Errorf("a good token whose answer is kept: answered %d", got)
 		}
 		time.Sleep(time.Second)
-		if got := getFrom(t, handler, "2001:db8::2", "other"); got != 403 {
+		if got := g.get(t.Context(), "2001:db8::2", "Bearer other"); got != 403 {
 			t.Errorf("a new token, a second later: answered %d, want 403", got)
 		}
 	})
-}
-
-// getFrom returns the status of a response.
-func getFrom(t *testing.T, handler http.Handler, source, token string) int {
-	t.Helper()
-	request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", http.NoBody)
-	request.RemoteAddr = net.JoinHostPort(source, "1234")
-	request.Header.Set("Authorization", "Bearer "+token)
-	answer := httptest.NewRecorder()
-	handler.ServeHTTP(answer, request)
-	return answer.Code
 }
 
 // TestServe serves with and without a certificate until it is stopped.
