@@ -47,6 +47,10 @@ func TestDecideSuspended(t *testing.T) {
 			at: newAt(withSuspended), pod: pendingPod(),
 			want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:00.01; Pod.Name=example-at-pod; Pod.UID=pod-uid; Pod.AtGeneration=2; Pod.Phase=Pending; Pod.NodeName=node; Normal SuccessfulCreate: Created Pod example-at-pod",
 		},
+		"suspended while its Pod runs, which succeeds: complete": {
+			at: runningAt(withSuspendedRun), pod: succeededPod(),
+			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Succeeded; Complete Completed: The command ended with exit code 0.; Normal Completed",
+		},
 		"resumed: reported": {
 			at:   newAt(withSuspended, func(at *v1alpha1.At) { at.Spec.Suspend = nil }),
 			want: "not Suspended Resumed: The At is no longer suspended.; Normal Resumed",
