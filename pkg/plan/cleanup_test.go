@@ -59,6 +59,12 @@ func TestCleanUp(t *testing.T) {
 		// expectations
 		want string // if the At comes from a cache
 	}{
+		"a failed attempt, kept for long enough: released": {at: newAt(withStatus(*nextAttempt(1, now.Add(10*time.Second)))), pod: failedPod(), now: now.Add(held), want: "ReleasePod example-at-pod"},
+		"the next attempt runs: released":                  {at: newAt(withStatus(*secondRunning(corev1.PodRunning))), pod: failedPod(), now: now, want: "ReleasePod example-at-pod"},
+		"done, a second Pod of the last attempt: deleted": {
+			at: doneFailed, pod: runningPod(second, withUID), now: now,
+			want: "DeletePod example-at-pod-1 unexpected; Warning UnexpectedPod: Pod example-at-pod-1 was created a second time after its attempt had been counted: deleting it.",
+		},
 		"the Pod of the current attempt, not recorded yet: kept": {at: newAt(), pod: pendingPod(), now: now, want: "nothing"},
 		"done: kept":                                                     {at: done(), pod: succeededPod(), now: now.Add(9 * time.Second), want: "wait 500ms"},
 		"done, kept for long enough: released":                           {at: done(), pod: succeededPod(), now: now.Add(held), want: "ReleasePod example-at-pod"},

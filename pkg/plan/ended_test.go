@@ -26,6 +26,10 @@ import (
 // TestDecideEnded covers Ats whose Pod has ended.
 func TestDecideEnded(t *testing.T) {
 	testDecide(t, map[string]decideCase{
+		"the next attempt succeeds": {
+			at: newAt(withStatus(*secondRunning(corev1.PodRunning)), withBackoffLimit(2)), pod: succeededPod(second),
+			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Succeeded; Complete Completed: The command ended with exit code 0.; Normal Completed",
+		},
 		"success": {
 			at: runningAt(), pod: succeededPod(terminated(0, "written to the termination log")),
 			want: "Phase=DONE; ExitCode=0; CompletionTime=10:12:03; Pod.Phase=Succeeded; Complete Completed: The command ended with exit code 0.; says Completed: written to the termination log; Normal Completed",
@@ -116,6 +120,14 @@ func TestDecideFailedAttempt(t *testing.T) {
 // TestDecideLost covers Ats whose Pod is gone, or abandoned by its node.
 func TestDecideLost(t *testing.T) {
 	testDecide(t, map[string]decideCase{
+		"the Pod of the next attempt is gone": {
+			at:   newAt(withStatus(*secondRunning(corev1.PodRunning)), withBackoffLimit(2)),
+			want: "Phase=DONE; CompletionTime=10:12:04; Failed=2; LastFailureTime=10:12:04; Failed PodLost: Pod example-at-pod-1 was deleted before the controller saw how it ended; the command will not run again.; Warning PodLost; read all",
+		},
+		"gone with unknown outcome, after the active deadline": {
+			at:   runningAt(withActiveDeadline(2)),
+			want: "Phase=DONE; CompletionTime=10:12:04; Failed=1; LastFailureTime=10:12:04; Failed PodLost: Pod example-at-pod was deleted before the controller saw how it ended; the command will not run again.; Warning PodLost; read all",
+		},
 		"the Pod is gone: never run again": {
 			at:   runningAt(withBackoffLimit(5)),
 			want: "Phase=DONE; CompletionTime=10:12:04; Failed=1; LastFailureTime=10:12:04; Failed PodLost: Pod example-at-pod was deleted before the controller saw how it ended; the command will not run again.; Warning PodLost; read all",

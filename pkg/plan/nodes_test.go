@@ -424,6 +424,14 @@ func TestDecideByParent(t *testing.T) {
 	}
 	onNode := newAt(func(at *v1alpha1.At) { at.Spec.Node = "n1" })
 	testDecide(t, map[string]decideCase{
+		"the parent is being deleted, it runs": {
+			parent: leaving, at: newChildOn("n1", withPod), pod: childPod(corev1.PodSucceeded),
+			want: "Phase=DONE; CompletionTime=10:12:04; Pod.AtGeneration=2; Pod.Phase=Succeeded; Complete Completed: The command ended with exit code 0.; Normal Completed",
+		},
+		"the parent is suspended, it runs": {
+			parent: held, at: newChildOn("n1", withPod), pod: childPod(corev1.PodSucceeded),
+			want: "Phase=DONE; CompletionTime=10:12:04; Pod.AtGeneration=2; Pod.Phase=Succeeded; Complete Completed: The command ended with exit code 0.; Normal Completed",
+		},
 		"it may start":                 {parent: running, at: newChildOn("n1"), want: "CreatePod due 10:12:00; wait 1m0s; read At"},
 		"not all exist":                {parent: newAt(withNodes(&v1alpha1.AtNodesStatus{})), at: newChildOn("n1"), want: "nothing"},
 		"the parent is outdated":       {parent: newAt(withNodes(nil)), at: newChildOn("n1"), want: "nothing"},

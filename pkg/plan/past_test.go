@@ -51,6 +51,12 @@ func ownedByCronAt(at *v1alpha1.At) {
 func TestScheduleInPast(t *testing.T) {
 	late := due.AddDate(0, 0, 364) // a year was mistyped
 	testDecide(t, map[string]decideCase{
+		"for a restart": {
+			at: newAt(createdAt(late), func(at *v1alpha1.At) {
+				at.Spec.Restart = &v1alpha1.AtRestart{Kind: v1alpha1.RestartDeployment, Name: "web"}
+			}), now: late,
+			want: "Blocked ScheduleInPast: spec.schedule was 364 days in the past when the At was created, so nothing runs: correct it. To run the At now, set spec.schedule to the present time. If an At may start that late, set spec.startingDeadlineSeconds.; Warning ScheduleInPast",
+		},
 		"created 364 days later": {
 			at: newAt(createdAt(late)), now: late,
 			want: "Blocked ScheduleInPast: spec.schedule was 364 days in the past when the At was created, so nothing runs: correct it. To run the At now, set spec.schedule to the present time. If an At may start that late, set spec.startingDeadlineSeconds.; Warning ScheduleInPast",

@@ -117,6 +117,10 @@ func TestRestartDue(t *testing.T) {
 	pending := v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 2}
 	waits := restartBlocked(pending, v1alpha1.ReasonRolloutInProgress, rolloutText)
 	testDecide(t, map[string]decideCase{
+		"no permission until the deadline": {
+			at: restarts(pending, withStartingDeadline(3)), world: forbidden,
+			want: "Phase=DONE; CompletionTime=10:12:04; Failed StartingDeadlineExceeded: It did not run: it could not start within spec.startingDeadlineSeconds (3) of the scheduled time.; Warning StartingDeadlineExceeded; read all",
+		},
 		"RUNNING first": {
 			at: restarts(pending), world: target(),
 			want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:04; Restart.UID=web; Restart.Desired=5; says Restarting Deployment web.; read all",
@@ -178,6 +182,10 @@ func TestRestartDue(t *testing.T) {
 func TestRestartNow(t *testing.T) {
 	now := Decision{Action: RestartTarget{Time: due, Due: now}}
 	testDecide(t, map[string]decideCase{
+		"restarted and paused": {
+			at: restarts(begun()), world: target(restartedAt(due), rolling, paused),
+			want: "Restart.RestartedAt=10:12:00; Restart.Updated=3; Restart.Available=4; says 3 of 5 updated, 4 available; Normal Restarted: Restarted Deployment web",
+		},
 		"never restarted":                 {at: restarts(begun()), world: target(), want: "RestartTarget as of 10:12:00 due 10:12:04; read all"},
 		"restarted before its time":       {at: restarts(begun()), world: target(restartedAt(due.Add(-time.Second))), want: "RestartTarget as of 10:12:00 due 10:12:04; read all"},
 		"restarted in the future":         {at: restarts(begun()), world: target(restartedAt(due.Add(time.Hour))), want: "RestartTarget as of 10:12:00 due 10:12:04; read all"},
