@@ -1,4 +1,4 @@
-//go:build integration || e2e
+//go:build integration
 
 /*
 Copyright The cnat Authors.
@@ -19,6 +19,7 @@ limitations under the License.
 package integration
 
 import (
+	"context"
 	"net/http"
 	"os"
 	"regexp"
@@ -27,6 +28,7 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -100,4 +102,41 @@ func (a actor) send(t *testing.T, what attempt, parameters ...string) (string, e
 	result := request.Do(t.Context())
 	answer, _ := result.Raw()
 	return string(answer), result.Error() // which has the message of the status
+}
+
+// patches is a strategic patch, which custom resources do not have.
+func patches(object, patch string) attempt {
+	return attempt{http.MethodPatch, object, string(types.StrategicMergePatchType), patch}
+}
+
+func merges(object, patch string) attempt {
+	return attempt{http.MethodPatch, object, string(types.MergePatchType), patch}
+}
+
+func deletes(object string) attempt {
+	return attempt{http.MethodDelete, object, runtime.ContentTypeJSON, ""}
+}
+
+// want sends a request, which must be denied with the given words, or admitted if there are none.
+func (a actor) want(t *testing.T, denied string, what attempt, parameters ...string) {
+	t.Helper()
+	if _, err := a.send(t, what, parameters...); denied == "" && err != nil || denied != "" && (err == nil || !strings.Contains(err.Error(), denied)) {
+		t.Errorf("%s %s %s: got %v, want %q", what.method, what.object, what.body, err, denied)
+	}
+}
+
+// waitDenied waits until a policy is in force, which denies a request.
+func (a actor) waitDenied(t *testing.T, denied string, what attempt) {
+	t.Helper()
+	eventually(t, "the policy to be in force", func(context.Context) (bool, error) {
+		_, err := a.send(t, what, "dryRun", "All")
+		return err != nil && strings.Contains(err.Error(), denied), nil
+	})
+}
+
+// rowOf is a row of a table of attempts, which are made in their order.
+type rowOf struct {
+	what   string
+	do     attempt
+	denied string // empty: allowed
 }

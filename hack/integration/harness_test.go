@@ -636,16 +636,6 @@ func list(ctx context.Context, namespace, resource string, which metav1.ListOpti
 	return list.Items, nil
 }
 
-// admitPods creates the quota named quota, and returns when it is in force.
-func admitPods(t *testing.T, namespace string, number int) {
-	t.Helper()
-	kubectl(t, "", "create", "-n", namespace, "quota", "quota", fmt.Sprintf("--hard=pods=%d", number))
-	eventually(t, "the quota to be in force", func(ctx context.Context) (bool, error) {
-		quota, err := kubeClient.CoreV1().ResourceQuotas(namespace).Get(ctx, "quota", metav1.GetOptions{})
-		return err == nil && len(quota.Status.Hard) > 0, err
-	})
-}
-
 func newAt(namespace, name string, schedule time.Time, command string) *v1alpha1.At {
 	return &v1alpha1.At{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},

@@ -20,6 +20,7 @@ package integration
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -120,6 +121,16 @@ func TestPreflight(t *testing.T) {
 			wantCreates(t, namespace, 1)
 		})
 	}
+}
+
+// admitPods creates the quota named quota, and returns when it is in force.
+func admitPods(t *testing.T, namespace string, number int) {
+	t.Helper()
+	kubectl(t, "", "create", "-n", namespace, "quota", "quota", fmt.Sprintf("--hard=pods=%d", number))
+	eventually(t, "the quota to be in force", func(ctx context.Context) (bool, error) {
+		quota, err := kubeClient.CoreV1().ResourceQuotas(namespace).Get(ctx, "quota", metav1.GetOptions{})
+		return err == nil && len(quota.Status.Hard) > 0, err
+	})
 }
 
 // TestRehearsalYields uses up a quota with a rehearsal that does not end. It ends when another At
