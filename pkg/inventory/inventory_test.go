@@ -17,7 +17,6 @@ limitations under the License.
 package inventory
 
 import (
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -215,25 +214,3 @@ func scrape(handler http.Handler) string {
 }
 
 var comment = regexp.MustCompile(`(?m)^#.*\n`)
-
-// BenchmarkScrape measures a scrape with 100,000 Ats in 500 namespaces.
-func BenchmarkScrape(b *testing.B) {
-	for name, spec := range map[string]v1alpha1.AtSpec{
-		"instant": {Schedule: "2026-12-24T10:12:00Z"},
-		"zone":    {Schedule: "2026-12-24T10:12:00", TimeZone: ptr.To("Europe/Berlin")},
-	} {
-		b.Run(name, func(b *testing.B) {
-			ats := newIndexer()
-			for i := range 100_000 {
-				at := &v1alpha1.At{ObjectMeta: metav1.ObjectMeta{Namespace: fmt.Sprint("namespace-", i%500), Name: fmt.Sprint("at-", i)}, Spec: spec}
-				if err := ats.Add(at); err != nil {
-					b.Fatal(err)
-				}
-			}
-			handler := serve(newCollector(Objects{Ats: listers.NewAtLister(ats), CronAts: noCronAts, Working: working}, clocktesting.NewFakePassiveClock(due), cnatmetrics.NewNamespaceLabels(100)))
-			for b.Loop() {
-				scrape(handler)
-			}
-		})
-	}
-}
