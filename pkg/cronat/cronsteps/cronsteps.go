@@ -149,7 +149,7 @@ func (s *Steps) Peek(name cache.ObjectName, decide func(*cronplan.World) cronpla
 // errOutdated is the error if something else changes a CronAt while it is read.
 var errOutdated = answer.Blocked("CacheOutdated", errors.New("the CronAt or its Ats have changed: waiting for the cache"))
 
-// Sync observes a CronAt, decides, and takes one step: its watch brings the next one. It returns the
+// Sync observes a CronAt, decides, and takes one step: a status, or what a watch reports, brings the next one. It returns the
 // delay after which to do that again (0 if that is not necessary), or an error if the step must be
 // retried with back-off.
 func (s *Steps) Sync(ctx context.Context, name cache.ObjectName, decide func(*cronplan.World) cronplan.Decision) (time.Duration, error) {
@@ -240,8 +240,15 @@ func (s *Steps) take(ctx context.Context, world *cronplan.World, decision cronpl
 		return decision.Delay, err
 	}
 	s.record(updated, decision.Events)
-	return decision.Delay, decision.Retry
+	if decision.Retry != nil {
+		return decision.Delay, decision.Retry
+	}
+	return atOnce, nil
 }
+
+// atOnce is the delay until the sync after a status was written. Its event may come too soon: while the
+// CronAt counts as one that is retried, it does not enqueue the CronAt.
+const atOnce = time.Nanosecond
 
 // create creates an At. It returns the decision that follows, of which only the status is left to
 // write.
