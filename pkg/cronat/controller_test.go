@@ -322,7 +322,6 @@ func refusesPods(w *world, request *http.Request) error {
 
 // TestController runs the controller with one CronAt from midnight on.
 func TestController(t *testing.T) {
-	t.Parallel()
 	var others []string // more finalizers than are cached
 	for i := range 20 {
 		others = append(others, fmt.Sprintf("example.com/%d", i))
