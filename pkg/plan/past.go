@@ -51,8 +51,8 @@ func (v *view) createdLate() time.Duration {
 
 // isMistaken reports whether a user must say if the At is meant to run.
 func (v *view) isMistaken() bool {
-	// The message of OwnerMissing says how to run the At.
-	saidSo := v.At.Spec.StartingDeadlineSeconds != nil || ptr.Deref(Blocked(v.At), metav1.Condition{}).Reason == v1alpha1.ReasonOwnerMissing
+	// The message of OwnerMissing says how to run the At. What a Freeze holds had passed this check.
+	saidSo := v.At.Spec.StartingDeadlineSeconds != nil || ptr.Deref(Blocked(v.At), metav1.Condition{}).Reason == v1alpha1.ReasonOwnerMissing || IsFrozen(v.At)
 	return IsMistake(v.createdLate()) && !saidSo
 }
 
