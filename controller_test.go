@@ -290,13 +290,8 @@ func standBy(t *testing.T, kubeClient kubernetes.Interface, cnatClient clientset
 	return c
 }
 
-// work runs a controller that is on standby, until the end of the test or until stop is
+// workIn runs a controller that is on standby, until the end of the test or until stop is
 // called.
-func work(t *testing.T, c *Controller) (stop func()) {
-	t.Helper()
-	return workIn(t, c, 2)
-}
-
 func workIn(t *testing.T, c *Controller, workers int) (stop func()) {
 	t.Helper()
 	_, ctx := ktesting.NewTestContext(t)

@@ -236,9 +236,7 @@ func TestDecideNotStarted(t *testing.T) {
 	ran := lost
 	ran.ContainerID = "containerd://1"
 	waits := waits("command", "ContainerCreating", "")
-	const outOfCPU = "Pod example-at-pod failed: OutOfcpu: Pod was rejected: Node didn't have enough resource: cpu"
 	pending := running(corev1.PodPending)
-	const evictedMessage = "Pod example-at-pod was evicted: PreemptionByScheduler"
 	at := func(mutate ...func(*v1alpha1.At)) *v1alpha1.At {
 		return newAt(slices.Concat([]func(*v1alpha1.At){withStatus(pending)}, mutate)...)
 	}

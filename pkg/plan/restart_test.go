@@ -263,7 +263,6 @@ func TestFollowRollout(t *testing.T) {
 	refused := restartBlocked(following(), v1alpha1.ReasonRestartForbidden, restartForbiddenText)
 	const pausedNow = "Deployment web was paused during its rollout: see kubectl rollout resume."
 	isPaused := restartBlocked(following(), v1alpha1.ReasonTargetPaused, pausedNow)
-	const reverted = "The restart of Deployment web at 2026-12-24T10:12:00Z was reverted, for example by kubectl rollout undo or a GitOps tool: its annotation kubectl.kubernetes.io/restartedAt is now %q."
 	lastWeek := due.AddDate(0, 0, -7)
 	testDecide(t, map[string]decideCase{
 		"for a while": {at: restarts(follows), world: target(restartedAt(due), rolling), now: now.Add(time.Minute), want: "wait 6s"},

@@ -44,9 +44,8 @@ var (
 )
 
 type (
-	edit  = func(*v1alpha1.CronAt)
-	edits = []edit
-	ats   = []*v1alpha1.At
+	edit = func(*v1alpha1.CronAt)
+	ats  = []*v1alpha1.At
 )
 
 func at(t time.Time) *metav1.Time { return &metav1.Time{Time: t} }
@@ -119,10 +118,10 @@ func scheduled(schedule string) edit {
 	}
 }
 
-// spreadBy spreads a CronAt. The controller has observed another spread.
-func spreadBy(seconds, before int32) edit {
+// spreadBy spreads a CronAt. The controller has observed a spread of an hour.
+func spreadBy(seconds int32) edit {
 	return func(cronAt *v1alpha1.CronAt) {
-		cronAt.Spec.SpreadSeconds, cronAt.Status.ObservedSchedule.SpreadSeconds = &seconds, before
+		cronAt.Spec.SpreadSeconds, cronAt.Status.ObservedSchedule.SpreadSeconds = &seconds, 3600
 	}
 }
 

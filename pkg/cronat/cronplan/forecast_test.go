@@ -80,7 +80,7 @@ func TestDecideForecast(t *testing.T) {
 			want:   "writes nextScheduleTime=10:10; after 1m0s",
 		},
 		"with the spread": {
-			cronAt: newCronAt(spreadBy(3600, 3600), ran(ten)), now: ten,
+			cronAt: newCronAt(spreadBy(3600), ran(ten)), now: ten,
 			want: "writes nextScheduleTime=11:46:15Z; after 1h35m33.825s",
 		},
 		"due: it runs whatever a preflight has found": {cronAt: newCronAt(isForecast), forecast: refused, now: ten, want: "reads CronAt; creates backup-29968440 for 10:00; after 9.5s"},

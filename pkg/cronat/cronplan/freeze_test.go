@@ -29,7 +29,7 @@ func TestFreeze(t *testing.T) {
 		cronAt.Labels = map[string]string{v1alpha1.LabelIgnoreFreezes: "true"}
 	}
 	christmas := frozen(ten.Add(-minute), ten.Add(90*minute))
-	shifted := newCronAt(spreadBy(3600, 3600))
+	shifted := newCronAt(spreadBy(3600))
 	due := ten.Add(shiftOf(shifted))
 	check(t, map[string]row{
 		"before it, a time after it is next": {

@@ -177,6 +177,7 @@ func TestIdleConnections(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			attack(t, tc.secure, func(t *testing.T, n network) {
+				t.Helper()
 				before := closed(t, replaced)
 				var open atomic.Int32
 				for i := range attempts {
@@ -226,6 +227,7 @@ func TestSlowClients(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			attack(t, true, func(t *testing.T, n network) {
+				t.Helper()
 				connection := n.dial("192.0.2.1")
 				if !tc.plain {
 					connection = secure(t, connection)
@@ -249,6 +251,7 @@ func TestLargeRequests(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			attack(t, true, func(t *testing.T, n network) {
+				t.Helper()
 				connection := secure(t, n.dial("192.0.2.1"))
 				go func() { _, _ = io.Copy(io.Discard, connection) }()
 				sent, err := io.Copy(connection, io.MultiReader(strings.NewReader(begin), io.LimitReader(zeros{}, 1_000_000)))
@@ -294,6 +297,7 @@ func TestBadHandshakes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			attack(t, true, func(t *testing.T, n network) {
+				t.Helper()
 				before := closed(t, handshake)
 				for range 20 {
 					connection := n.dial("192.0.2.1")
