@@ -154,6 +154,10 @@ func TestSimulate(t *testing.T) {
 func storyOf(violation audit.Violation, trace string) string {
 	const length = 100
 	name := path.Base(violation.Object)
+	if i := strings.LastIndex(trace, violation.Time.UTC().Format("01-02T15:04:05.000000000")); i >= 0 {
+		line, _, _ := strings.Cut(trace[i:], "\n")
+		trace = trace[:i] + line
+	}
 	lines := slices.DeleteFunc(strings.Split(trace, "\n"), func(line string) bool {
 		isRead := strings.Contains(line, ": GET ")
 		return !strings.Contains(line, name) && (isRead || !strings.Contains(line, "freezes") && !strings.Contains(line, " the "))

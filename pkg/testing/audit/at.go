@@ -287,17 +287,18 @@ func (c *Checker) checkCreation(w Write, p *pod) {
 		}
 	}
 	c.checkFrozen(a, w.Sent)
+	if first && parent == nil {
+		c.checkLate(w, a)
+	}
+	// What runs again after a deletion, or is created very late, is an exception of the guarantees.
+	if w.Time.Sub(w.Sent) >= lateCreation || a.DeletionTimestamp != nil || a.gone {
+		return
+	}
 	if next := a.Status.NextAttemptTime; next != nil && !first && w.Sent.Before(next.Time) {
 		c.violate(NotEarly, a.At, "its next attempt starts %v before its time", next.Sub(w.Sent))
 	}
-	for _, other := range a.pods {
-		// What runs again after a deletion, or is created very late, is an exception of the guarantees.
-		if other.Name == p.Name && a.DeletionTimestamp == nil && !a.gone && w.Time.Sub(w.Sent) < lateCreation {
-			c.violate(Once, a.At, "its Pod %s is created twice", p.Name)
-		}
-	}
-	if first && parent == nil {
-		c.checkLate(w, a)
+	if slices.ContainsFunc(a.pods, func(other *pod) bool { return other.Name == p.Name }) {
+		c.violate(Once, a.At, "its Pod %s is created twice", p.Name)
 	}
 }
 

@@ -353,6 +353,7 @@ func TestChecker(t *testing.T) {
 		"parent suspended":              {writes: []Write{anAt(-60), anAt(-60, named("child", "at")), anAt(-1, suspended), aPod(1, "p", "child-pod", pending, of("child"))}, want: Honored},
 		"created twice":                 {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), gone(aPod(2, "p", "at-pod", failed)), aPod(3, "p2", "at-pod", pending)}, want: Once},
 		"created twice, very late":      {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), gone(aPod(2, "p", "at-pod", failed)), sent(2.9, aPod(12, "p2", "at-pod", pending))}},
+		"a very late second attempt":    {writes: []Write{anAt(-60, retried), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", failed), anAt(2, retried, recorded, nextAttempt), sent(2.5, aPod(11.9, "p1", "at-pod-1", pending))}},
 		"an early second attempt":       {writes: []Write{anAt(-60, retried), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", failed), anAt(2, retried, recorded, nextAttempt), aPod(11.9, "p1", "at-pod-1", pending)}, want: NotEarly},
 		"too many attempts":             {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", isRunning), aPod(2, "p", "at-pod", failed), aPod(12, "p1", "at-pod-1", pending), aPod(13, "p1", "at-pod-1", isRunning)}, want: Once},
 		"two at the same time":          {writes: []Write{anAt(-60, retried), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", isRunning), aPod(12, "p1", "at-pod-1", pending), aPod(13, "p1", "at-pod-1", isRunning)}, want: Once},
