@@ -101,7 +101,7 @@ func newTranscript(t *testing.T) *transcript {
 			watcher := watch.NewFakeWithChanSize(len(x.later), false)
 			for _, event := range x.later {
 				if kind, err := mapper.KindFor(action.GetResource()); err == nil && kind == event.Object.GetObjectKind().GroupVersionKind() {
-					watcher.Action(event.Type, event.Object)
+					watcher.Action(event.Type, event.Object.DeepCopyObject())
 				}
 			}
 			return true, watcher, nil

@@ -39,6 +39,7 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/freeze"
 	cnatfake "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/fake"
 	cnatinformers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
@@ -98,6 +99,7 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 	return &fixture{recorder: recorder, Steps: &Steps{
 		Cache: known, KubeClient: kubeClient, CnatClient: cnatClient, Recorder: recorder, Clock: testingclock.NewFakePassiveClock(due),
 		Failures: workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](0, 0), Defaults: defaults, Parallel: 1,
+		Freezes: freeze.None,
 	}}
 }
 
