@@ -187,9 +187,9 @@ func (c *Controller) addAt(logger klog.Logger, at *v1alpha1.At, isInInitialList 
 	c.enqueueParent(at)
 }
 
-// updateAt enqueues an At that has changed. It ignores statuses that this process has written: the
-// sync that wrote one has said when the next is due. It also ignores those of an At that is being
-// retried, because they may change with each refusal of the Pod.
+// updateAt enqueues an At that has changed. It ignores a status that this process has written: the
+// sync that wrote it has said when the next sync is. It also ignores each status of an At that is
+// being retried, because its message may change with each refusal of the Pod.
 func (c *Controller) updateAt(logger klog.Logger, old, cur *v1alpha1.At) {
 	isOwn := c.cache.Written.Seen(cur)
 	if old.UID != cur.UID {

@@ -115,8 +115,8 @@ func testWholeCluster(t *testing.T, page string) {
 				t.Fatal(err)
 			}
 			continue
-		case strings.HasPrefix(command, "kubectl delete -f artifacts/examples/cnat-crd.yaml"):
-			waitCollector(t)
+		case strings.HasPrefix(command, "kubectl delete -f artifacts/examples/cnat-crd.yaml"), strings.HasPrefix(command, "kubectl delete -k "):
+			waitCollector(t) // Otherwise, the Pods may stay for minutes, and keep their names.
 		case strings.HasPrefix(command, "kubectl delete -f artifacts/install.yaml"):
 			waitCollector(t)
 			// There is something to stop.

@@ -132,8 +132,8 @@ func (c *Controller) sweep(isFirst bool) {
 	}
 }
 
-// decide returns the next step, with what preflights have found. If the Freezes are not known, it is
-// to try again.
+// decide returns the next step, with what preflights have found out. It returns an error as Retry if
+// the Freezes are not known.
 func (c *Controller) decide(world *cronplan.World) cronplan.Decision {
 	var err error
 	if world.Freezes, err = c.Freezes(); err != nil {

@@ -251,6 +251,3 @@ func waitsForParent(at, parent *v1alpha1.At) bool {
 	w := World{At: at, Parent: parent}
 	return w.isChild() && (w.parentIsGone() || !allChildrenExist(parent) || w.isHeld())
 }
-
-// isLeaving reports whether an At is being deleted and its outcome is no longer needed.
-func isLeaving(at *v1alpha1.At) bool { return at.DeletionTimestamp != nil && !isTracked(at) }

@@ -83,6 +83,9 @@ func isCounted(at *v1alpha1.At, pod *corev1.Pod) bool {
 	return isLeaving(at) || at.Status.Phase == v1alpha1.PhaseDone || isEarlier(at, pod)
 }
 
+// isLeaving reports whether an At is being deleted and its outcome is no longer needed.
+func isLeaving(at *v1alpha1.At) bool { return at.DeletionTimestamp != nil && !isTracked(at) }
+
 // releaseTime returns when to remove the finalizer from a Pod that is already counted.
 func releaseTime(at *v1alpha1.At, pod *corev1.Pod) time.Time {
 	switch {

@@ -79,6 +79,12 @@ func isNameOfSidecar(pod *corev1.Pod, name string) bool {
 	return slices.ContainsFunc(pod.Spec.InitContainers, func(container corev1.Container) bool { return container.Name == name && isSidecar(&container) })
 }
 
+// isSidecar reports whether an init container runs beside the others:
+// https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/
+func isSidecar(container *corev1.Container) bool {
+	return ptr.Deref(container.RestartPolicy, "") == corev1.ContainerRestartPolicyAlways
+}
+
 // attempts returns the number of attempts that have failed, if n of them failed in the present
 // Pod, and the number that spec.backoffLimit allows.
 func (v *view) attempts(n int32) (failed, allowed int64) {

@@ -63,8 +63,8 @@ type World struct {
 	// Live is what was read from the API server. The rest is from caches, which may be
 	// outdated, and lack long commands and texts, and templates.
 	Live Reads
-	// AsOf is a time before which nothing was changed in At and Parent that is not in them, or
-	// the zero time if that is unknown.
+	// AsOf is a time: At and Parent have all changes that were made before it. It is the zero time
+	// if that is unknown.
 	AsOf time.Time
 	// Frozen is the Freeze that keeps the At from starting anything, or nil. FreezesUnknown is why
 	// that is not known.
@@ -93,8 +93,8 @@ const (
 	LiveAll
 )
 
-// needs returns what must be read before a decision is carried out. A cache may not start
-// anything, nor end a run of which no Pod shows the end.
+// needs returns what must be read before a decision is carried out. A decision from the cache
+// alone must not start anything, and must not end a run unless a Pod shows its end.
 func (w *World) needs(d Decision) Reads {
 	isFresh, hasAllStatus := staleness.IsFresh(w.AsOf, w.Now), w.At == nil || HasWholeStatus(w.At)
 	need := Cached

@@ -175,8 +175,8 @@ func IsWhole(at *v1alpha1.At) bool { return at.Spec.Command != "" }
 // HasAllFinalizers reports whether KeepAt has kept all finalizers of a tracked At.
 func HasAllFinalizers(at *v1alpha1.At) bool { return len(at.Finalizers) <= maxKeptFinalizers }
 
-// keepFinalizers returns all finalizers, or our own ones and so many that HasAllFinalizers
-// is false.
+// keepFinalizers returns all finalizers if there are few. Otherwise it returns our own and some
+// others, so many that HasAllFinalizers returns false.
 func keepFinalizers(from []string) []string {
 	if len(from) <= maxKeptFinalizers {
 		return from

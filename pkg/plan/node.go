@@ -72,8 +72,8 @@ func addNodeName(spec *corev1.PodSpec) {
 	}
 }
 
-// NodeOf returns the name of the node on whose existence it depends now if the run can start or
-// go on, or "".
+// NodeOf returns the name of the node that the run needs now, or "". If the node is gone, the run
+// cannot start or continue.
 func NodeOf(w World) string {
 	v := newView(w)
 	switch {

@@ -55,6 +55,36 @@ func (v *view) decidePending() Decision {
 	}
 }
 
+// decideNotDue decides for a pending At that is due at a future instant.
+func (v *view) decideNotDue() Decision {
+	at := v.At
+	delay := v.instant.Sub(v.Now)
+	if lead := Lead(at.UID); delay > lead {
+		delay -= lead
+	}
+	if v.instant.Sub(v.Now) <= forecastMargin {
+		// A write this late would delay the run.
+		return Decision{Delay: delay, Preflight: v.Forecast == nil}
+	}
+	forecast := ptr.Deref(v.Forecast, Forecast{})
+	status := at.Status.DeepCopy()
+	rehearsed, events := RehearsedOf(status).Observe(at, at.Spec.Rehearse && v.Rehearses, forecast.Rehearsal, v.Now)
+	switch {
+	case v.Forecast == nil && IsRefusal(Blocked(at)): // It stays until there is a new one.
+	case forecast.Reason != "":
+		events = v.setBlocked(status, forecast.Reason, forecast.Sentence())
+	case rehearsed != nil:
+		events = v.setBlocked(status, rehearsed.Reason, rehearsed.Message)
+	default:
+		removeBlocked(status)
+	}
+	d := v.write(status, events...)
+	if d.Status == nil {
+		d.Delay, d.Preflight = delay, v.Forecast == nil
+	}
+	return d
+}
+
 // blockLostOwner decides for an At whose owner is missing: only a user can tell whether it
 // has run.
 func (v *view) blockLostOwner() Decision {

@@ -17,11 +17,22 @@ limitations under the License.
 // Package plan decides the next step of an At. It is pure: it reads only the objects and
 // the time that it is given, and calls no other component.
 //
-// Decide has one function for each state of an At, in pending.go, running.go and ended.go. An
-// At with spec.nodes creates a child At for each node: nodes.go chooses the nodes, progress.go
-// counts the children, and child.go decides what the children wait for. node.go handles the
-// node of a single At. restart.go handles an At with spec.restart, which has no Pod. CleanUp
-// decides for the Pods that a run no longer needs.
+// decision.go has the World and the Decision. Decide has one function for each state of an At:
+//
+//   - pending.go, running.go, ended.go: a run of a Pod
+//   - nodes.go, progress.go, child.go: a run on nodes, which has a child At for each node
+//   - restart.go: a restart of a workload, which has no Pod
+//   - cleanup.go: the Pods that a run no longer needs
+//
+// They use:
+//
+//   - schedule.go, past.go, freeze.go: when a run is due, and may start
+//   - forecast.go, rehearsal.go: what a preflight has found out before that
+//   - node.go: the node of a single At
+//   - containers.go, waiting.go, outcome.go: what the status of a Pod says
+//   - status.go: the status to write
+//   - pod.go: the Pod to create, and whose a Pod is
+//   - keep.go: what the caches keep of an object
 package plan
 
 import (

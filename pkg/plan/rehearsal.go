@@ -120,9 +120,9 @@ func AsAdmitted(run, admitted *corev1.Pod) *corev1.Pod {
 func NewRehearsalPod(owner metav1.Object, kind string, run *corev1.Pod) *corev1.Pod {
 	spec := run.Spec.DeepCopy()
 	leaveOutMade(spec)
-	// Init containers run before the others, but in a rehearsal beside them: the kubelet would not try
-	// a second init container after the first has failed. So they ask for nothing, and the first
-	// container for what they need more than the others.
+	// In a rehearsal, init containers run beside the others: the kubelet would not try a second init
+	// container after the first has failed. So they request no resources. The first container
+	// requests what they need in addition.
 	beside := run.DeepCopy()
 	beside.Spec.InitContainers = slices.DeleteFunc(beside.Spec.InitContainers, func(c corev1.Container) bool { return !isSidecar(&c) })
 	for i := range spec.InitContainers {
@@ -184,12 +184,6 @@ func rehearse(container *corev1.Container, owner types.UID) {
 	container.LivenessProbe, container.ReadinessProbe, container.StartupProbe = nil, nil, nil
 	container.RestartPolicy, container.RestartPolicyRules = nil, nil
 	container.Stdin, container.StdinOnce, container.TTY = false, false, false
-}
-
-// isSidecar reports whether an init container runs beside the others:
-// https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/
-func isSidecar(container *corev1.Container) bool {
-	return ptr.Deref(container.RestartPolicy, "") == corev1.ContainerRestartPolicyAlways
 }
 
 // leaveOutMade removes from each container what an init container before it may make: a path of a
@@ -405,10 +399,10 @@ func IsNewRequest(old, cur metav1.Object) bool {
 	return old.GetAnnotations()[key] != cur.GetAnnotations()[key]
 }
 
-// Until returns the time until a rehearsal is needed for what is due at the given time, at most
-// 0 if it is needed now. wanted is false if there is none, or if only the preflight before the
-// time brings it. There is one if the object is new or was edited, if it was requested, if the last one
-// did not pass, or if the time is near and the last one was more than gap before.
+// Until returns the time until the next rehearsal for a run that is due at the given time; 0 or less
+// means now. wanted is false if none is needed, or if the preflight before the run starts it. A
+// rehearsal is needed if the object is new or was edited, if a user requested one, or if the last
+// one did not pass. It is also needed if the run is near and the last one is older than gap.
 func (r Rehearsed) Until(object metav1.Object, due, now time.Time, gap time.Duration) (wait time.Duration, wanted bool) {
 	left, lead, requested := due.Sub(now), Lead(object.GetUID()), r.Requested(object)
 	condition := r.current(object.GetGeneration())

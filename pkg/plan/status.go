@@ -34,8 +34,8 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 )
 
-// write returns the decision to write status, unless the At already has it. What is not frozen is
-// no longer frozen.
+// write returns the decision to write a status without condition Frozen, or the decision to do
+// nothing if the At already has that status.
 func (v *view) write(status *v1alpha1.AtStatus, events ...Event) Decision {
 	meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionFrozen)
 	return v.writeStatus(status, events...)
@@ -52,8 +52,8 @@ func (v *view) writeStatus(status *v1alpha1.AtStatus, events ...Event) Decision 
 	return Decision{Status: status, Events: events}
 }
 
-// isKept reports whether an At of whose status not all was kept already has the given status, as
-// far as that is known. Otherwise, the At would be read in each sync.
+// isKept reports whether a cached status that was shortened agrees with the given status in all
+// that was kept. Without this check, each sync would read such an At.
 func (v *view) isKept(status *v1alpha1.AtStatus) bool {
 	if HasWholeStatus(v.At) {
 		return false
@@ -248,8 +248,8 @@ func (v *view) retryBlocked(reason string, cause error) Decision {
 	return d
 }
 
-// writeUnblocked returns the decision to remove condition Blocked or, if it is not set,
-// to wait for the given time. What it says of the last Pod holds until the next one.
+// writeUnblocked returns the decision to remove condition Blocked or, if it is not set, to wait for
+// the given time. PodNotStarted stays until there is another Pod.
 func (v *view) writeUnblocked(delay time.Duration) Decision {
 	status := v.At.Status.DeepCopy()
 	if blocked := Blocked(v.At); blocked == nil || blocked.Reason != v1alpha1.ReasonPodNotStarted {

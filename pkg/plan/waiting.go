@@ -33,8 +33,8 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 )
 
-// EventDelay is how long none of the containers of a Pod has started when its events are read. They take
-// a request, and the status of most Pods says as much.
+// EventDelay is how long a Pod may wait for its first container before its events are read. That
+// takes a request, and the status of most Pods says enough.
 const EventDelay = 20 * time.Second
 
 // unschedulableDelay is how long the scheduler may look for a node before that is reported: an

@@ -62,10 +62,10 @@ func (s *Steps) readPodEvent(ctx context.Context, world *plan.World, pod *corev1
 	world.PodEvent, world.PodEventIsKnown = event, err == nil
 }
 
-// The first creation is given up creationTimeout after the At was read, before the name of
-// a Pod that another controller has created meanwhile can be free again. If slow webhooks
-// need more, a Pod is more important than that: the time doubles with each failed creation,
-// up to maxCreationTimeout, which is longer than the API server works on a request.
+// The first creation times out creationTimeout after the At was read. Until then, a Pod that
+// another controller has created meanwhile still has its name. Slow webhooks may need more time, and
+// a Pod is more important: the timeout doubles after each failed creation, up to
+// maxCreationTimeout. That is longer than the API server works on a request.
 const (
 	creationTimeout    = 8 * time.Second
 	maxCreationTimeout = 64 * time.Second
@@ -96,9 +96,10 @@ func (s *Steps) failed(name cache.ObjectName, world *plan.World, err error) erro
 	return fmt.Errorf("create Pod: %w", err)
 }
 
-// startPod creates the At's Pod. It returns the decision or, if the Pod is refused, the one that
-// follows. If world has the Pod then, its status must be written now. The name of the Pod is the lock against running a command twice. If a creation that was given up has
-// succeeded all the same, the next sync finds the Pod.
+// startPod creates the At's Pod, and returns the decision or, if the API server refuses the Pod, the
+// one that follows. If it adds the Pod to world, the caller must write the status now. The name of
+// the Pod is the lock against running a command twice. If a creation timed out and has succeeded
+// all the same, the next sync finds the Pod.
 func (s *Steps) startPod(ctx context.Context, name cache.ObjectName, world *plan.World, decision plan.Decision, due time.Time) (plan.Decision, error) {
 	pod, err := s.sendPod(ctx, name, world, metav1.CreateOptions{})
 	switch {
@@ -114,10 +115,10 @@ func (s *Steps) startPod(ctx context.Context, name cache.ObjectName, world *plan
 		metrics.StartLateness.Observe(late.Seconds())
 		klog.FromContext(ctx).V(2).Info("Created Pod", "pod", klog.KObj(pod), "late", late)
 		s.Failures.Forget(name)
-		// Statuses are written after the Pods of the other Ats that are due: the event of the Pod
-		// triggers that. But of one At in each 100 ms it is written now. When that comes back
-		// through the watch, the cache is known to have all edits made before it, so that the
-		// others that are due need not be read. A large At would take too long to write.
+		// The event of the Pod triggers the write of the status, so that all Pods that are due come
+		// first. But each 100 ms, one At gets its status now. When that write comes back through the
+		// watch, the cache has all earlier edits, and the other Ats need not be read. A large At would
+		// take too long to write.
 		if plan.IsSmall(&world.At.Spec.RunSpec) && s.Freshness.Claim(s.Clock.Now()) {
 			world.Pods = append(world.Pods, plan.KeepPod(pod))
 		}

@@ -66,7 +66,8 @@ type Steps struct {
 	Targets  *workload.Targets
 	Recorder record.EventRecorder
 	Clock    clock.PassiveClock
-	// Freezes returns those that it obeys, and CronAts says which of them concern the Ats of a CronAt.
+	// Freezes returns the Freezes that the controller knows. CronAts has the CronAt of an At, because
+	// a Freeze may select that by its labels.
 	Freezes func() (*freeze.Set, error)
 	CronAts informers.CronAtInformer
 	// Failures counts consecutive failures to create a Pod.
@@ -154,8 +155,8 @@ func (s *Steps) ObserveNow(world *plan.World) {
 // errCronAtsUnknown is the answer to whether a Freeze holds the At of a CronAt while that is not known.
 var errCronAtsUnknown = errors.New("the CronAts have not been listed yet: a Freeze may concern the one of this At")
 
-// Delays until the next sync: after a step that nothing reports, and if a decision rests on
-// what has just changed.
+// Delays until the next sync: atOnce if no event reports the step, and changeDelay if something
+// has changed while it was read.
 const (
 	atOnce      = time.Nanosecond
 	changeDelay = 100 * time.Millisecond
@@ -202,7 +203,8 @@ func (s *Steps) act(ctx context.Context, name cache.ObjectName, world *plan.Worl
 	case plan.CreatePod:
 		decision, err = s.startPod(ctx, name, world, decision, action.Due)
 		if err == nil && world.HasPod() {
-			if decision = decide(*world); decision.Needs != plan.Cached {
+			decision = decide(*world)
+			if logDecision(ctx, world, decision); decision.Needs != plan.Cached {
 				return changeDelay, nil
 			}
 			return s.act(ctx, name, world, decide, decision)

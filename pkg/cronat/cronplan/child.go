@@ -86,9 +86,9 @@ func nameOf(scheduled time.Time) string {
 	return strconv.FormatInt(seconds, 10)
 }
 
-// scheduledTime returns the scheduled time of a CronAt's child, or the zero time if the At does
-// not have the name of a child for that time: a user may have copied it. The annotation has the
-// time, unless a user has edited it: then the schedule has, unless that was edited, too.
+// scheduledTime returns the time for which a CronAt created an At. It reads the annotation or, if a
+// user has edited that, the schedule. It returns the zero time if the name of the At matches
+// neither, such as that of a copy.
 func scheduledTime(cronAt *v1alpha1.CronAt, at *v1alpha1.At) time.Time {
 	annotated, err := time.Parse(time.RFC3339, at.Annotations[v1alpha1.AnnotationScheduledTime])
 	if err == nil && at.Name == childName(cronAt, annotated) {
@@ -115,10 +115,10 @@ func CronAtName(at *v1alpha1.At) string {
 	return ""
 }
 
-// IsChild reports whether the CronAt in w created an At. While the At has the finalizer,
-// the label is as good as the owner reference, in case a user removed the latter. Neither
-// is enough, because a user may have copied them from a child: the name must match its scheduled
-// time, which must not be to come, unless a controller whose clock was ahead has recorded it.
+// IsChild reports whether the CronAt in w created an At. While the At has the finalizer, the label
+// is as good as the owner reference, which a user may have removed. A user may also have copied them
+// from a child, so the name must match the scheduled time. That time must not be in the future, unless
+// a controller whose clock was ahead has recorded it.
 func (w *World) IsChild(at *v1alpha1.At) bool {
 	if w.CronAt == nil {
 		return false

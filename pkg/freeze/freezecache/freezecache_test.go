@@ -42,6 +42,7 @@ import (
 type faulty struct {
 	next http.RoundTripper
 	// refusal is the answer to each list of Freezes, and silent keeps watches from reporting.
+	refused string // the resource whose lists get refusal
 	refusal atomic.Pointer[apierrors.StatusError]
 	silent  atomic.Bool
 	lists   atomic.Int32
@@ -49,13 +50,11 @@ type faulty struct {
 
 func (f *faulty) RoundTrip(request *http.Request) (*http.Response, error) {
 	isWatch := request.URL.Query().Get("watch") != ""
-	if strings.HasSuffix(request.URL.Path, "/freezes") && request.Method == http.MethodGet {
-		if refusal := f.refusal.Load(); refusal != nil {
-			return fakeserver.Refuse(request, refusal)
-		}
-		if !isWatch {
-			f.lists.Add(1)
-		}
+	if refusal := f.refusal.Load(); refusal != nil && strings.HasSuffix(request.URL.Path, f.refused) && request.Method == http.MethodGet {
+		return fakeserver.Refuse(request, refusal)
+	}
+	if strings.HasSuffix(request.URL.Path, "/freezes") && request.Method == http.MethodGet && !isWatch {
+		f.lists.Add(1)
 	}
 	if isWatch && f.silent.Load() {
 		<-request.Context().Done()
@@ -76,14 +75,14 @@ type world struct {
 
 func start(t *testing.T) *world {
 	t.Helper()
-	return startRefused(t, nil)
+	return startRefused(t, "/freezes", nil)
 }
 
-// startRefused is start while lists of Freezes get an answer.
-func startRefused(t *testing.T, refusal *apierrors.StatusError) *world {
+// startRefused is start while lists of a resource are refused.
+func startRefused(t *testing.T, resource string, refusal *apierrors.StatusError) *world {
 	t.Helper()
 	w := &world{server: fakeserver.New(clock.RealClock{})}
-	w.transport = &faulty{next: w.server}
+	w.transport = &faulty{next: w.server, refused: resource}
 	w.transport.refusal.Store(refusal)
 	_, w.users = harness.NewClients(t, w.server)
 	_, client := harness.NewClients(t, w.transport)
@@ -229,7 +228,7 @@ func TestAbsent(t *testing.T) {
 // until it does.
 func TestNotReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := startRefused(t, apierrors.NewForbidden(v1alpha1.Resource("freezes"), "", errors.New("no role")))
+		w := startRefused(t, "/freezes", apierrors.NewForbidden(v1alpha1.Resource("freezes"), "", errors.New("no role")))
 		w.create(t, "team", "own", nil)
 		time.Sleep((minAbsences - 2) * retryPeriod)
 		if _, err := w.Set(); !errors.Is(err, errOutdated) {
@@ -264,5 +263,28 @@ func TestNamespaces(t *testing.T) {
 		if w.changes.Load() != changes+1 {
 			t.Errorf("%d changes were reported, want 1", w.changes.Load()-changes)
 		}
+	})
+}
+
+// TestNamespacesForbidden lets selectors of namespaces see only names while namespaces cannot be listed.
+func TestNamespacesForbidden(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := startRefused(t, "/namespaces", apierrors.NewForbidden(corev1.Resource("namespaces"), "", errors.New("no role")))
+		kubeClient, _ := harness.NewClients(t, w.server)
+		harness.Create(t, kubeClient.CoreV1().Namespaces(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team", Labels: map[string]string{"stage": "live"}}})
+		w.create(t, "cnat-system", "by-label", &metav1.LabelSelector{MatchLabels: map[string]string{"stage": "live"}})
+		w.create(t, "cnat-system", "by-name", &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+			{Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpIn, Values: []string{"lab"}},
+			{Key: "stage", Operator: metav1.LabelSelectorOpDoesNotExist},
+		}})
+		time.Sleep(minAbsences * retryPeriod)
+		w.expect(t, "team", "")
+		w.expect(t, "lab", "cnat-system/by-name")
+		if !strings.Contains(w.logged(), "sees only their names") {
+			t.Errorf("logged:\n%s", w.logged())
+		}
+		w.transport.refusal.Store(nil)
+		time.Sleep(maxAge)
+		w.expect(t, "team", "cnat-system/by-label")
 	})
 }

@@ -197,9 +197,9 @@ func Truncate(text string, most int) string {
 	return strings.ToValidUTF8(text[:most], "") + "…"
 }
 
-// ForLog returns what may be logged of an error: not the message of the API server, which may
-// quote what a user or a webhook wrote, but the code of its answer; and of what blocks an
-// object, the reason. The rest of an error, such as what was tried, is this program's own.
+// ForLog returns a text of an error that may be logged. It replaces the message of the API server,
+// which may quote what a user or a webhook wrote, by the code of its answer. If something blocks an
+// object, it returns the reason. The rest of an error, such as what was tried, is this program's own.
 func ForLog(err error) string {
 	var status apierrors.APIStatus
 	switch e := err.(type) { //nolint:errorlint // The causes come next.

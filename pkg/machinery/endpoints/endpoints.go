@@ -152,10 +152,9 @@ const (
 	logInterval       = time.Minute // between two errors that a client can cause
 )
 
-// Any client may send any token. That one is allowed is cached, and the number of
-// requests to it is limited, in all and for each source address. Guessed tokens therefore
-// cost the API server little, and those of a few sources do not lock out clients with a
-// valid token.
+// Any client may send any token. Accepted tokens are cached. Questions to the API server are
+// limited, for each source address and in total. So guessed tokens cost little, and a few sources
+// cannot lock out clients with a valid token.
 const (
 	allowedTTL   = 2 * time.Minute // as in the API server's own cache of tokens
 	maxAllowed   = 128

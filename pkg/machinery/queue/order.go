@@ -148,9 +148,9 @@ func (o *order) end(item cache.ObjectName) {
 	}
 }
 
-// isOpen reports whether an item of a namespace may be processed. What the namespaces have beside
-// their first item is at most half of the total. The end of an item lets only one begin: the
-// worker that has ended it takes that one, and no other worker is woken.
+// isOpen reports whether a worker may begin an item of a namespace. Each namespace may have one item
+// in flight. All further ones together are at most half of the total. When an item ends, its worker
+// takes the next one, and no other worker wakes up.
 func (o *order) isOpen(namespace string) bool {
 	switch {
 	case o.allInFlight >= o.total:

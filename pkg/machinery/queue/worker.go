@@ -34,10 +34,9 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 )
 
-// What is due within Horizon is in a queue. The rest is only in the cache, where a sweep finds it
-// in time: an entry of the queue needs memory, too, stays until its time if its object is deleted,
-// and waits for a timer, which does not notice that the wall clock was stepped or that the
-// machine slept.
+// A queue has only items that are due within Horizon. A sweep finds the rest in the cache in time:
+// an item in the queue needs memory, stays until its time if its object is deleted, and waits for a
+// timer, which does not notice that the wall clock was stepped or that the machine slept.
 const (
 	SweepPeriod = time.Minute
 	Horizon     = 2 * SweepPeriod
@@ -157,8 +156,8 @@ func resultOf(err error) string {
 	}
 }
 
-// Handlers returns handlers that call enqueue with each object that is added, has changed, or is
-// deleted, if it is known how it was.
+// Handlers returns handlers that call enqueue with each object that was added, changed or deleted. A
+// deletion counts only if the last state of the object is known.
 func Handlers[T interface {
 	comparable
 	metav1.Object

@@ -46,8 +46,8 @@ func Install() {
 	klog.SetLoggerWithOptions(New(logger), options...)
 }
 
-// New returns a logger that logs errors as answer.ForLog has them, of objects only the names,
-// and of other composite values only the types.
+// New returns a logger that passes errors through answer.ForLog. It logs only the names of objects,
+// and only the types of other composite values.
 func New(logger klog.Logger) klog.Logger {
 	return logger.WithSink(sink{logger.WithCallDepth(1).GetSink()})
 }

@@ -118,8 +118,8 @@ func Send[T metav1.Object](written *Written[T], tracker *Tracker, clock clock.Pa
 	return after, err
 }
 
-// AsOf returns a time before which nothing was changed that is not in the cache, or the
-// zero time if that is unknown. Call it before reading from the cache.
+// AsOf returns a time: the cache has all changes that were made before it. It is the zero time if
+// that is unknown. Call AsOf before reading from the cache.
 func (t *Tracker) AsOf(now time.Time) time.Time {
 	t.lock.Lock()
 	defer t.lock.Unlock()
@@ -203,8 +203,8 @@ func (o *Written[T]) Remember(object T) {
 	}
 }
 
-// Seen must be called with each object that enters the cache. It reports whether the object is
-// known to contain nothing but what was written: an answer that comes after it is not known yet.
+// Seen must be called with each object that enters the cache. isOwn is true if the object is known
+// to have no changes but those of Remember. It is false if the answer to a write arrives later.
 func (o *Written[T]) Seen(cached T) (isOwn bool) {
 	o.lock.Lock()
 	defer o.lock.Unlock()

@@ -97,8 +97,8 @@ func (c *Cache) List(ctx context.Context) ([]*corev1.Node, error) {
 	return sorted.ByName(nodes), nil
 }
 
-// Get returns a node, or nil if it does not exist, with the errors of List. Because the cache may
-// be outdated, a missing node is looked for at the API server if confirm is true.
+// Get returns a node, or nil if it does not exist. The errors are those of List. If confirm is true, it
+// reads a node that is not in the cache from the API server, because the cache may be outdated.
 func (c *Cache) Get(ctx context.Context, name string, confirm bool) (*corev1.Node, error) {
 	if err := c.fill(ctx); err != nil {
 		return nil, err

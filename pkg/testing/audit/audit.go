@@ -100,6 +100,7 @@ type Checker struct {
 	deployments map[types.UID]*deployment
 	freezes     map[types.UID][]*freeze
 	nodes       map[string]labels.Set // also those that are gone
+	namespaces  map[string]labels.Set
 }
 
 // Summary says what a history contains.
@@ -118,7 +119,7 @@ func NewChecker() *Checker {
 	return &Checker{
 		Summary: Summary{Ends: map[string]int{}, Blocked: map[string]int{}},
 		ats:     map[types.UID]*at{}, cronAts: map[types.UID]*cronAt{}, pods: map[types.UID]*pod{},
-		deployments: map[types.UID]*deployment{}, freezes: map[types.UID][]*freeze{}, nodes: map[string]labels.Set{},
+		deployments: map[types.UID]*deployment{}, freezes: map[types.UID][]*freeze{}, nodes: map[string]labels.Set{}, namespaces: map[string]labels.Set{},
 	}
 }
 
@@ -141,6 +142,8 @@ func (c *Checker) Add(w Write) {
 		c.addPod(w, object)
 	case *corev1.Node:
 		c.nodes[object.Name] = object.Labels
+	case *corev1.Namespace:
+		c.namespaces[object.Name] = object.Labels
 	case *appsv1.Deployment:
 		c.addDeployment(w, object)
 	}

@@ -178,8 +178,10 @@ func aFreeze(seconds, from, until float64, mutate ...func(*v1alpha1.Freeze)) Wri
 func in(namespace string) func(*v1alpha1.Freeze) {
 	return func(f *v1alpha1.Freeze) { f.Namespace = namespace }
 }
-func inLab(f *v1alpha1.Freeze) {
-	f.Spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: "lab"}}
+func onFloor(floor string) func(*v1alpha1.Freeze) {
+	return func(f *v1alpha1.Freeze) {
+		f.Spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"floor": floor}}
+	}
 }
 func ofCron(f *v1alpha1.Freeze) {
 	f.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{v1alpha1.LabelCronAtName: "cron"}}
@@ -189,6 +191,12 @@ func ofCron(f *v1alpha1.Freeze) {
 func daily(f *v1alpha1.Freeze) {
 	f.Spec.TimeZone = ptr.To("Asia/Kolkata")
 	f.Spec.Windows = []v1alpha1.FreezeWindow{{Schedule: "20 15 * * *", DurationSeconds: 1200}}
+}
+
+// thatDay makes a Freeze one that holds once, for 20 minutes, from ten minutes before due.
+func thatDay(f *v1alpha1.Freeze) {
+	f.Spec.TimeZone = ptr.To("Asia/Kolkata")
+	f.Spec.Windows = []v1alpha1.FreezeWindow{{From: "2026-12-24T15:20:00", Until: "2026-12-24T15:40:00"}}
 }
 func exempt(at *v1alpha1.At) { at.Labels = map[string]string{v1alpha1.LabelIgnoreFreezes: "true"} }
 func waitsForEnd(at *v1alpha1.At) {
@@ -440,10 +448,13 @@ func TestChecker(t *testing.T) {
 		"as a Freeze begins":                    {writes: []Write{anAt(-60), aFreeze(-31, 0.5, 60), aPod(1, "p", "at-pod", pending)}},
 		"as a Freeze ends":                      {writes: []Write{anAt(-60), aFreeze(-31, -30, 1), aPod(1, "p", "at-pod", pending)}},
 		"in a daily Freeze":                     {writes: []Write{anAt(-60), aFreeze(-31, 0, 0, daily), aPod(1, "p", "at-pod", pending)}, want: Honored},
+		"in a Freeze of a wall clock":           {writes: []Write{anAt(-60), aFreeze(-31, 0, 0, thatDay), aPod(1, "p", "at-pod", pending)}, want: Honored},
+		"after a Freeze of a wall clock":        {writes: []Write{anAt(-60), aFreeze(-31, 0, 0, thatDay), aPod(600, "p", "at-pod", pending)}},
 		"after a daily Freeze":                  {writes: []Write{anAt(-60), aFreeze(-31, 0, 0, daily), aPod(600, "p", "at-pod", pending)}},
 		"in a Freeze of the operator":           {writes: []Write{anAt(-60), aFreeze(-31, -30, 60, in("system")), aPod(1, "p", "at-pod", pending)}, want: Honored},
 		"in a Freeze of others":                 {writes: []Write{anAt(-60), aFreeze(-31, -30, 60, in("lab")), aPod(1, "p", "at-pod", pending)}},
-		"in a Freeze for others":                {writes: []Write{anAt(-60), aFreeze(-31, -30, 60, in("system"), inLab), aPod(1, "p", "at-pod", pending)}},
+		"in a Freeze for its floor":             {writes: []Write{anAt(-60), aFreeze(-31, -30, 60, in("system"), onFloor("1")), aPod(1, "p", "at-pod", pending)}, want: Honored},
+		"in a Freeze for others":                {writes: []Write{anAt(-60), aFreeze(-31, -30, 60, in("system"), onFloor("2")), aPod(1, "p", "at-pod", pending)}},
 		"in a Freeze of a CronAt":               {writes: []Write{anAt(-60), aFreeze(-31, -30, 60, ofCron), aPod(1, "p", "at-pod", pending)}},
 		"in a Freeze of its CronAt":             {writes: []Write{aCronAt(-60), scheduled(0, true, "s"), aFreeze(1, 1, 60, ofCron), aPod(32, "p", "cron-29968440-pod", pending, of("s"))}, want: Honored},
 		"in a Freeze, with an exemption":        {writes: []Write{anAt(-60, exempt), aFreeze(-31, -30, 60), aPod(1, "p", "at-pod", pending)}},
@@ -463,6 +474,7 @@ func TestChecker(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := NewChecker()
 			c.MaxLate, c.Free, c.System = tc.maxLate, sets.New("free"), "system"
+			c.Add(write(-100, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default", Labels: map[string]string{"floor": "1"}}}, false))
 			for _, w := range tc.writes {
 				c.Add(w)
 			}

@@ -21,7 +21,6 @@ import (
 	"time"
 
 	"github.com/robfig/cron/v3"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/utils/ptr"
@@ -75,7 +74,10 @@ func holdsAt(spec *v1alpha1.FreezeSpec, t time.Time) bool {
 		panic(err)
 	}
 	instant := func(text v1alpha1.FreezeTime) time.Time {
-		instant, _ := time.Parse(time.RFC3339, string(text)) // The CRD has validated it.
+		instant, err := time.Parse(time.RFC3339, string(text))
+		if err != nil { // It has no zone.
+			instant, _ = time.ParseInLocation("2006-01-02T15:04:05", string(text), location) // The CRD has validated it.
+		}
 		return instant
 	}
 	return slices.ContainsFunc(spec.Windows, func(window v1alpha1.FreezeWindow) bool {
@@ -88,7 +90,7 @@ func holdsAt(spec *v1alpha1.FreezeSpec, t time.Time) bool {
 
 // selects reports whether a Freeze concerns an object, itself or because of what created it.
 func (c *Checker) selects(f *v1alpha1.Freeze, object metav1.Object, makers []metav1.Object) bool {
-	if f.Namespace != object.GetNamespace() && f.Namespace != c.System || !matches(f.Spec.NamespaceSelector, labels.Set{corev1.LabelMetadataName: object.GetNamespace()}) {
+	if f.Namespace != object.GetNamespace() && f.Namespace != c.System || !matches(f.Spec.NamespaceSelector, c.namespaces[object.GetNamespace()]) {
 		return false
 	}
 	isSelected := false

@@ -99,6 +99,7 @@ var Mutants = map[string]Mutant{
 	"a Freeze does not end":               {Want: audit.True, receive: replace("freezes", `"until":"2`, `"until":"3`)},
 	"a Freeze of another namespace holds": {Want: audit.True, receive: replace("freezes", `"namespace":"b"`, `"namespace":"`+system+`"`)},
 	"the selector of a Freeze is ignored": {Want: audit.True, receive: replace("freezes", `"selector":`, `"ignored":`)},
+	"labels of namespaces are ignored":    {Want: audit.Honored, receive: replace("namespaces", `"`+labelFloor+`":`, `"ignored":`)},
 	"a skipped time starts":               {Want: audit.Honored, receive: replace("cronats", `"metadata":{`, `"metadata":{"labels":{"`+v1alpha1.LabelIgnoreFreezes+`":"true"},`)},
 	"what has waited does not start":      {Want: audit.NotLost, request: giveUp(hasWaited)},
 	"an exemption is ignored":             {Want: audit.True, receive: replace("cronats", v1alpha1.LabelIgnoreFreezes, "ignored")},

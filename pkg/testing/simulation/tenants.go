@@ -18,6 +18,7 @@ package simulation
 
 import (
 	"fmt"
+	"strconv"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -50,6 +51,9 @@ func (w *World) populate() {
 		w.addNode(name)
 	}
 	for i, namespace := range namespaces {
+		must(w.kube.CoreV1().Namespaces().Create(w.t.Context(), &corev1.Namespace{
+			ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: map[string]string{labelFloor: strconv.Itoa(i / 2), corev1.LabelMetadataName: namespace}},
+		}, metav1.CreateOptions{}))
 		deployment := &appsv1.Deployment{
 			ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: namespace},
 			Spec:       appsv1.DeploymentSpec{Replicas: ptr.To[int32](3)},
@@ -371,7 +375,7 @@ func (w *World) calm() {
 			})
 		}
 		for range 6 {
-			w.after(w.between(0, 30*time.Minute), func() { w.writeFreeze(w.window(0)) })
+			w.after(w.between(0, 30*time.Minute), func() { w.writeFreeze(0) })
 		}
 		if w.chance(50) {
 			w.after(w.between(0, 30*time.Minute), func() { w.stepClock(w.between(time.Minute, time.Hour)) })

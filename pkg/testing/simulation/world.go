@@ -289,6 +289,8 @@ func typedOf(resource string, object *unstructured.Unstructured) metav1.Object {
 		typed = &v1alpha1.Freeze{}
 	case "pods":
 		typed = &corev1.Pod{}
+	case "namespaces":
+		typed = &corev1.Namespace{}
 	case "nodes":
 		typed = &corev1.Node{}
 	case "deployments":
