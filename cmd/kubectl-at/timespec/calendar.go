@@ -67,7 +67,7 @@ func (s *spec) evaluate(options Options) (Time, error) {
 			return Time{}, err
 		}
 	}
-	if here := dayOf(c.now.In(options.Zone)); !here.Equal(c.today) && c.dependsOn(here) {
+	if here := dayOf(c.now.In(options.Zone)); !here.Equal(c.today) && c.dependsOnToday() {
 		return Time{}, c.fail(c.whole, "depends on the zone, because it is %s in %s now, but %s in %s: write the date",
 			here.Format("2 January"), nameOf(options.Zone), c.today.Format("2 January"), nameOf(c.zone))
 	}
@@ -91,9 +91,11 @@ func (s *spec) evaluate(options Options) (Time, error) {
 	instant, err := c.reach(from, c.steps)
 	hasPassed := instant.Before(c.now)
 	isToday := dayOf(base).Equal(c.today) && (c.date == nil || dayOf(instant).Equal(c.today))
-	switch err = cmp.Or(err, c.checkZone(base)); {
+	switch {
 	case err != nil:
 		return Time{}, err
+	case c.abbreviation != nil && !c.isAbbreviated(base):
+		return Time{}, c.fail(*c.abbreviation, "is not in force in %s then: write %s if that is meant", nameOf(c.zone), base.Format("MST"))
 	case hasPassed && !options.AllowPast:
 		instead := "add --past"
 		if !c.on.IsZero() {
@@ -140,17 +142,6 @@ func (c *calendar) doubt(first, next candidate) error {
 	return nil
 }
 
-// checkZone returns an error if the abbreviation of a zone is not that of the zone at an instant. Elsewhere, it can
-// mean several zones.
-func (c *calendar) checkZone(instant time.Time) error {
-	if c.abbreviation == nil || c.isAbbreviated(instant) {
-		return nil
-	}
-	example := abbreviations()[lower(c.quote(*c.abbreviation))][0]
-	return c.fail(*c.abbreviation, "is not in force in %s then, but %s is: write a zone such as %s, or an offset such as UTC%s",
-		nameOf(c.zone), instant.Format("MST"), example.Location(), example.Format("-07:00"))
-}
-
 // isAbbreviated reports whether the zone at an instant has the abbreviation of the text.
 func (c *calendar) isAbbreviated(instant time.Time) bool {
 	return c.abbreviation != nil && strings.EqualFold(instant.Format("MST"), c.quote(*c.abbreviation))
@@ -162,13 +153,12 @@ func dayOf(instant time.Time) time.Time {
 	return time.Date(y, m, d, 0, 0, 0, 0, time.UTC)
 }
 
-// dependsOn reports whether the spec means another day if it is another day than today.
-func (c *calendar) dependsOn(day time.Time) bool {
+// dependsOnToday reports whether the day that the spec means depends on what day it is today.
+func (c *calendar) dependsOnToday() bool {
 	if c.date != nil {
 		return c.date.way == relative && c.clock != nil
 	}
-	_, isWeek := c.seen[aWeek]
-	return c.weekday != nil && (isWeek || c.weekday.relative || c.weekday.day == c.today.Weekday() || c.weekday.day == day.Weekday())
+	return c.weekday != nil
 }
 
 // candidates returns the times that the spec can mean, earliest first.
@@ -335,9 +325,9 @@ func (c *calendar) instant(wallClock time.Time, at span) (time.Time, error) {
 	switch {
 	case times == 1:
 		return earlier, nil
-	case times == 2 && c.abbreviation != nil && c.isAbbreviated(earlier):
+	case times == 2 && c.isAbbreviated(earlier):
 		return earlier, nil
-	case times == 2 && c.abbreviation != nil && c.isAbbreviated(later):
+	case times == 2 && c.isAbbreviated(later):
 		return later, nil
 	}
 	verb := "repeat"

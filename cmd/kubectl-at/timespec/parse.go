@@ -131,10 +131,13 @@ type parser struct {
 	*spec
 	lower string // the text in lower case, without the spaces behind it
 	at    int    // how much of it was read
+
+	thisYear int
+	local    *time.Location
 }
 
-func parse(text string, thisYear int) (*spec, error) {
-	p := parser{spec: &spec{text: text, seen: map[part]span{}}, lower: strings.TrimRight(lower(text), " ")}
+func parse(text string, thisYear int, local *time.Location) (*spec, error) {
+	p := parser{spec: &spec{text: text, seen: map[part]span{}}, lower: strings.TrimRight(lower(text), " "), thisYear: thisYear, local: local}
 	p.skip()
 	p.whole = span{p.at, len(p.lower)}
 	if p.at == len(p.lower) {
@@ -203,14 +206,11 @@ func (p *parser) take(pattern *regexp.Regexp) []span {
 }
 
 // begin returns where the word or the number begins that continues at an offset. Without one, it
-// returns the offset. Words of two letters and more can be joined, as in 8:15amjan24.
+// returns the offset.
 func (p *parser) begin(at int) int {
 	for _, chars := range []string{"0123456789", "abcdefghijklmnopqrstuvwxyz"} {
 		if at < len(p.lower) && strings.Contains(chars, p.lower[at:at+1]) {
-			begin := len(strings.TrimRight(p.lower[:at], chars))
-			if begin+2 > at || !joined.MatchString(p.lower[at:]) {
-				return begin
-			}
+			return len(strings.TrimRight(p.lower[:at], chars))
 		}
 	}
 	return at
@@ -235,11 +235,8 @@ func (s *spec) fail(at span, format string, args ...any) *Error {
 	return &Error{Text: s.text, Offset: at.from, Length: at.to - at.from, Problem: fmt.Sprintf("%q "+format, slices.Insert(args, 0, any(s.quote(at)))...)}
 }
 
-// unknown returns the error for a word that is no part of a time, unless it is the last part of the name of a zone.
+// unknown returns the error for a word that is no part of a time.
 func (p *parser) unknown(at span) error {
-	if name := zoneOf(p.word(at)); name != "" && at.from > p.whole.from { // A text does not begin with a zone.
-		return p.fail(at, "is not understood: write %q if that is meant", name)
-	}
 	err := p.fail(at, "is not understood: write a time such as 10:12, a date such as 24 dec, a sum such as + 2 hours, or a zone such as Europe/Berlin")
 	err.Unknown = true
 	return err

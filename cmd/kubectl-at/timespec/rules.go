@@ -25,16 +25,6 @@ import (
 	"time"
 )
 
-// words are the words of a time.
-var words = strings.Fields(`now in and from at on am pm noon midday midnight teatime today tonight tomorrow this next the of after utc
-	second seconds secs minute minutes min mins hour hours hrs day days week weeks month months year years
-	one two three four five six seven eight nine ten eleven twelve morning afternoon evening night
-	monday mon tuesday tues tue wednesday wed thursday thurs thur thu friday fri saturday sat sunday sun
-	january jan february feb march mar april apr may june jun july jul august aug september sept sep october oct november nov december dec`)
-
-// joined matches words without spaces between them.
-var joined = regexp.MustCompile(`^(?:` + strings.Join(words, "|") + `)+(?:[^a-z]|$)`)
-
 const (
 	number = `(?:[0-9]{1,8}|(?:an?|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve)\b)`
 	units  = `(?:seconds?|secs?|s|minutes?|mins?|months?|m|hours?|hrs?|h|days?|d|weeks?|w|years?|y)\.?`
@@ -120,7 +110,7 @@ var rules = sync.OnceValue(func() (all []rule) {
 	refuse(`AT[0-9]+`, notNumber)
 
 	refuse(`etc/gmt[+-][1-9][0-9]?`, `has the sign of POSIX, which is the opposite one: write an offset such as UTC+05:00`)
-	add(`(utc|gmt) [+-][0-9]+ (UNIT)`, (*parser).sumFromUTC)
+	refuse(`(?:utc|gmt) [+-][0-9]+ h(?:ou)?r?s?`, `can be an offset or a sum: write an offset such as UTC+02:00, or a space before the number`)
 	add(`(?:utc|gmt)([+-])DD(?::?MM)?`, (*parser).offset)
 	add(`(`+zonePattern()+`)`, (*parser).zoneName)
 	refuse(`UNIT|HALF`, `has no number: write one before it, such as "+ 1 week" or 10am`)

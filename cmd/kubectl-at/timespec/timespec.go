@@ -20,7 +20,7 @@ limitations under the License.
 //
 // Parse either understands the whole text, or returns an *Error that points at the invalid
 // word. It ignores case, treats several spaces of any kind as one, and ignores the point of an abbreviation,
-// as in "Dec. 24". Words may be joined if that is not ambiguous, as in "8:15amjan24".
+// as in "Dec. 24".
 // A text consists of parts, with or without commas between them. The function rules has what each of them can be,
 // and the frequent mistakes.
 //
@@ -70,14 +70,13 @@ limitations under the License.
 //   - today without a time of day
 //   - "next friday" on a Wednesday, and a day of the next week if that depends on whether weeks begin
 //     on Monday or Sunday
-//   - "tomorrow" with a zone in which it is already tomorrow
+//   - "tomorrow" or a weekday with a zone in which it is already tomorrow
 //   - a sum that starts from a time that has passed today: noon + 3 hours, at one o'clock
 package timespec
 
 import (
 	"strings"
 	"time"
-	"unicode"
 	"unicode/utf8"
 )
 
@@ -132,23 +131,13 @@ func (e *Error) Error() string {
 // Caret returns two lines: the text, and carets below the invalid word.
 func (e *Error) Caret() string {
 	carets := max(1, utf8.RuneCountInString(e.Text[e.Offset:e.Offset+e.Length]))
-	return printable(e.Text) + "\n" +
+	return strings.ReplaceAll(e.Text, "\n", " ") + "\n" +
 		strings.Repeat(" ", utf8.RuneCountInString(e.Text[:e.Offset])) + strings.Repeat("^", carets)
-}
-
-// printable returns a text in which each character takes one terminal column.
-func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return ' '
-		}
-		return r
-	}, text)
 }
 
 // Parse returns the time that a text means. Any error is an *Error.
 func Parse(text string, options Options) (Time, error) {
-	spec, err := parse(text, options.Now.In(options.Zone).Year())
+	spec, err := parse(text, options.Now.In(options.Zone).Year(), options.Zone)
 	if err != nil {
 		return Time{}, err
 	}

@@ -50,45 +50,10 @@ func zonePattern() string {
 	return strings.Join(quoted, "|")
 }
 
-// abbreviations maps the abbreviations of the time zones in lower case to instants that have them. The first
-// one is in the zone where most people use it.
-var abbreviations = sync.OnceValue(func() map[string][]time.Time {
-	all := map[string][]time.Time{}
-	most := strings.Fields(`America/New_York America/Chicago America/Denver America/Los_Angeles America/Anchorage America/Halifax
-		Europe/London Europe/Berlin Europe/Athens Europe/Lisbon Europe/Moscow
-		Asia/Kolkata Asia/Shanghai Asia/Seoul Australia/Perth Australia/Sydney Pacific/Auckland Pacific/Honolulu`)
-	for _, name := range slices.Concat(most, zones.Names()) {
-		location, err := zones.Load(name)
-		if err != nil || zoneNames()[lower(name)] == "" { // The parser does not accept MET, so no error may suggest it.
-			continue
-		}
-		for _, month := range []time.Month{time.January, time.July} {
-			instant := time.Date(2026, month, 1, 0, 0, 0, 0, location)
-			if short := lower(instant.Format("MST")); short != "utc" {
-				all[short] = append(all[short], instant)
-			}
-		}
-	}
-	return all
-})
-
-// zoneOf returns the name of the time zone of a city, or "".
-func zoneOf(city string) string {
-	all := zones.Names()
-	i := slices.IndexFunc(all, func(name string) bool { return strings.HasSuffix(lower(name), "/"+city) })
-	if i < 0 {
-		return ""
-	}
-	return all[i]
-}
-
 // LoadZone returns a time zone by its name, as in a time.
 func LoadZone(name string) (*time.Location, error) {
 	if known, ok := zoneNames()[lower(name)]; ok {
 		return zones.Load(known)
-	}
-	if examples, ok := abbreviations()[lower(name)]; ok {
-		return nil, fmt.Errorf("an abbreviation can mean several zones, so write a name such as %s", examples[0].Location())
 	}
 	return nil, errors.New("write a name from the IANA time zone database, such as Europe/Berlin")
 }
@@ -108,22 +73,15 @@ func (p *parser) zoneName(found []span) error {
 	return p.setZone(location, found[1])
 }
 
-// abbreviated reads the abbreviation of a zone, or anything else.
+// abbreviated reads an abbreviation of the zone that a text without a zone has, or anything else.
 func (p *parser) abbreviated(found []span) error {
-	if _, ok := abbreviations()[p.word(found[0])]; !ok {
-		return p.unknown(found[0])
+	for _, month := range []time.Month{time.January, time.July} {
+		if instant := time.Date(p.thisYear, month, 1, 0, 0, 0, 0, p.local); lower(instant.Format("MST")) == p.word(found[0]) {
+			p.abbreviation = &found[0]
+			return p.once(timeZone, found[0])
+		}
 	}
-	p.abbreviation = &found[0]
-	return p.once(timeZone, found[0])
-}
-
-// sumFromUTC reads the UTC before a sum.
-func (p *parser) sumFromUTC(found []span) error {
-	if p.word(found[2])[0] == 'h' {
-		return p.fail(found[0], `can be an offset or a sum: write an offset such as UTC+02:00, or a space before the number`)
-	}
-	p.at = found[1].to
-	return p.setZone(time.UTC, found[1])
+	return p.unknown(found[0])
 }
 
 // isInstant reports whether the words so far are a full date and a time of day, without a sum.
