@@ -19,20 +19,20 @@ limitations under the License.
 package integration
 
 import (
-	"context"
+	"cmp"
 	"net/http"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat"
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
@@ -66,27 +66,30 @@ type attempt struct {
 	body        string
 }
 
-func creates(manifest string) attempt {
-	kind := regexp.MustCompile(`"?kind"?: ?"?(\w+)`).FindStringSubmatch(manifest)[1] // the first one is its own
-	return attempt{http.MethodPost, strings.ToLower(kind) + "s", runtime.ContentTypeYAML, manifest}
-}
-
-// path returns the path of an object in the namespace of the actor, or of a role of the cluster.
-func (a actor) path(object string) []string {
-	resource, _, _ := strings.Cut(object, "/")
-	group := "/api/v1"
+// groupOf returns the API group of a resource, of which there may be a name or a subresource.
+func groupOf(resource string) string {
+	resource, _, _ = strings.Cut(resource, "/")
 	switch {
 	case slices.Contains([]string{"ats", "cronats", "freezes"}, resource):
-		group = "/apis/" + v1alpha1.SchemeGroupVersion.String()
+		return cnat.GroupName
 	case slices.Contains([]string{"deployments", "statefulsets", "daemonsets"}, resource):
-		group = "/apis/apps/v1"
+		return "apps"
 	case strings.Contains(resource, "role"):
-		group = "/apis/rbac.authorization.k8s.io/v1"
+		return rbacv1.GroupName
 	}
-	if strings.HasPrefix(resource, "clusterrole") {
-		return []string{group, object}
+	return ""
+}
+
+// path returns the path of an object in the namespace of the actor, of OBJECT@NAMESPACE, or of one that is in none.
+func (a actor) path(object string) []string {
+	object, namespace, _ := strings.Cut(object, "@")
+	group := groupOf(object)
+	version := map[string]string{"": "/api/v1", cnat.GroupName: "/apis/" + v1alpha1.SchemeGroupVersion.String()}[group]
+	version = cmp.Or(version, "/apis/"+group+"/v1")
+	if strings.HasPrefix(object, "clusterrole") || strings.HasPrefix(object, "namespaces/") {
+		return []string{version, object}
 	}
-	return []string{group, "namespaces", a.namespace, object}
+	return []string{version, "namespaces", cmp.Or(namespace, a.namespace), object}
 }
 
 // send sends a request. Parameters are pairs, such as dryRun and All.
@@ -102,41 +105,4 @@ func (a actor) send(t *testing.T, what attempt, parameters ...string) (string, e
 	result := request.Do(t.Context())
 	answer, _ := result.Raw()
 	return string(answer), result.Error() // which has the message of the status
-}
-
-// patches is a strategic patch, which custom resources do not have.
-func patches(object, patch string) attempt {
-	return attempt{http.MethodPatch, object, string(types.StrategicMergePatchType), patch}
-}
-
-func merges(object, patch string) attempt {
-	return attempt{http.MethodPatch, object, string(types.MergePatchType), patch}
-}
-
-func deletes(object string) attempt {
-	return attempt{http.MethodDelete, object, runtime.ContentTypeJSON, ""}
-}
-
-// want sends a request, which must be denied with the given words, or admitted if there are none.
-func (a actor) want(t *testing.T, denied string, what attempt, parameters ...string) {
-	t.Helper()
-	if _, err := a.send(t, what, parameters...); denied == "" && err != nil || denied != "" && (err == nil || !strings.Contains(err.Error(), denied)) {
-		t.Errorf("%s %s %s: got %v, want %q", what.method, what.object, what.body, err, denied)
-	}
-}
-
-// waitDenied waits until a policy is in force, which denies a request.
-func (a actor) waitDenied(t *testing.T, denied string, what attempt) {
-	t.Helper()
-	eventually(t, "the policy to be in force", func(context.Context) (bool, error) {
-		_, err := a.send(t, what, "dryRun", "All")
-		return err != nil && strings.Contains(err.Error(), denied), nil
-	})
-}
-
-// rowOf is a row of a table of attempts, which are made in their order.
-type rowOf struct {
-	what   string
-	do     attempt
-	denied string // empty: allowed
 }

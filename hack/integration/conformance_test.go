@@ -53,7 +53,10 @@ func TestConformance(t *testing.T) {
 	actual := &dialogue{actor: actAs(t, "", namespace), bind: func(d *dialogue) {
 		// A node that does not exist, and that no other test names: the garbage collector of Pods
 		// force-deletes those on a node that has been gone for 40 seconds.
-		d.want(t, "", attempt{http.MethodPost, "pods/pod/binding", runtime.ContentTypeJSON, `{"metadata":{"name":"pod"},"target":{"kind":"Node","name":"` + namespace + `"}}`})
+		bind := attempt{http.MethodPost, "pods/pod/binding", runtime.ContentTypeJSON, `{"metadata":{"name":"pod"},"target":{"kind":"Node","name":"` + namespace + `"}}`}
+		if _, err := d.send(t, bind); err != nil {
+			t.Fatal(err)
+		}
 	}}
 	kube, _ := harness.NewClients(t, fakeserver.New(clock.RealClock{}))
 	fake := &dialogue{actor: actor{kube.Discovery().RESTClient(), namespace}, bind: func(d *dialogue) {
@@ -75,12 +78,17 @@ type dialogue struct {
 	selected string
 }
 
+const template = `selector: {matchLabels: {app: web}}, template: {metadata: {labels: {app: web}}, spec: {containers: [{name: main, image: busybox}]}}}}`
+
 // examples are objects that nobody else changes: they are never due or scheduled, and a Pod has hours to end.
 var examples = map[string]string{
-	"pods":        `{apiVersion: v1, kind: Pod, metadata: {finalizers: [cnat.programming-kubernetes.info/tracking]}, spec: {schedulerName: none, terminationGracePeriodSeconds: 10800, containers: [{name: main, image: busybox}]}}`,
-	"ats":         `{apiVersion: cnat.programming-kubernetes.info/v1alpha1, kind: At, spec: {schedule: "2099-01-01T00:00:00Z", command: "true"}}`,
-	"cronats":     `{apiVersion: cnat.programming-kubernetes.info/v1alpha1, kind: CronAt, spec: {schedule: 0 0 29 2 *, suspend: true, atTemplate: {spec: {command: "true"}}}}`,
-	"deployments": `{apiVersion: apps/v1, kind: Deployment, spec: {replicas: 0, selector: {matchLabels: {app: web}}, template: {metadata: {labels: {app: web}}, spec: {containers: [{name: main, image: busybox}]}}}}`,
+	"pods":         `{apiVersion: v1, kind: Pod, metadata: {name: new, finalizers: [cnat.programming-kubernetes.info/tracking]}, spec: {schedulerName: none, terminationGracePeriodSeconds: 10800, containers: [{name: main, image: busybox}]}}`,
+	"ats":          `{apiVersion: cnat.programming-kubernetes.info/v1alpha1, kind: At, metadata: {name: new}, spec: {schedule: "2099-01-01T00:00:00Z", command: "true"}}`,
+	"cronats":      `{apiVersion: cnat.programming-kubernetes.info/v1alpha1, kind: CronAt, metadata: {name: new}, spec: {schedule: 0 0 29 2 *, suspend: true, atTemplate: {spec: {command: "true"}}}}`,
+	"freezes":      `{apiVersion: cnat.programming-kubernetes.info/v1alpha1, kind: Freeze, metadata: {name: new}, spec: {windows: [{from: "2098-01-01T00:00:00Z", until: "2099-01-01T00:00:00Z"}]}}`,
+	"deployments":  `{apiVersion: apps/v1, kind: Deployment, spec: {replicas: 0, ` + template,
+	"statefulsets": `{apiVersion: apps/v1, kind: StatefulSet, spec: {replicas: 0, ` + template,
+	"daemonsets":   `{apiVersion: apps/v1, kind: DaemonSet, spec: {` + template,
 }
 
 // read sends all requests, and returns them with the answers.
@@ -108,42 +116,16 @@ func (d *dialogue) say(t *testing.T, line string) string {
 	t.Helper()
 	words := append(strings.SplitN(line, " ", 3), "{}")
 	path, query, _ := strings.Cut(words[1], "?")
-	resource, _, _ := strings.Cut(path, "/")
 	seen, body := d.objects[strings.TrimSuffix(path, "/status")], words[2]
 	if seen != nil {
 		body = strings.NewReplacer("UID", string(seen.GetUID()), "OLD", fmt.Sprintf("%q", d.first[seen.GetUID()]), "VERSION", fmt.Sprintf("%q", seen.GetResourceVersion())).Replace(body)
 	}
-	content, err := yaml.YAMLToJSON([]byte(body))
-	what := attempt{words[0], path, runtime.ContentTypeJSON, ""}
-	switch {
-	case err != nil:
-	case what.method == http.MethodPost:
-		before, _ := yaml.YAMLToJSON([]byte(examples[resource]))
-		content, err = jsonpatch.MergePatch(before, content)
-	case what.method == http.MethodPut:
-		before, _ := seen.MarshalJSON()
-		content, err = jsonpatch.MergePatch(before, content)
-	case what.method == http.MethodPatch && resource == "pods":
-		what.contentType = string(types.StrategicMergePatchType)
-	case what.method == http.MethodPatch:
-		what.contentType = string(types.MergePatchType)
-	}
-	values, queryErr := url.ParseQuery(query)
-	if err = errors.Join(err, queryErr); err != nil {
-		t.Fatalf("%s: %v", line, err)
-	}
-	var parameters []string
-	for name := range values {
-		parameters = append(parameters, name, values.Get(name))
-	}
-	if what.method != http.MethodGet {
-		what.body = string(content)
-	}
+	what, parameters := requestOf(t, words[0], words[1], body, seen)
 	answer, err := d.send(t, what, parameters...)
 	switch {
 	case err != nil:
 		return refusal(err)
-	case values.Has("dryRun"), what.method == http.MethodDelete && query == "": // A deleted object may be answered, or not.
+	case strings.HasPrefix(query, "dryRun="), what.method == http.MethodDelete && query == "": // A deleted object may be answered, or not.
 		return "ok"
 	}
 	object, err := runtime.Decode(unstructured.UnstructuredJSONScheme, []byte(answer))
@@ -159,6 +141,41 @@ func (d *dialogue) say(t *testing.T, line string) string {
 		return strings.Join(all, "; ")
 	}
 	return d.describe(object.(*unstructured.Unstructured))
+}
+
+// requestOf returns a request and its parameters. A body of POST is merged with an example of the resource, and one of PUT
+// with the object before.
+func requestOf(t *testing.T, method, path, body string, before *unstructured.Unstructured) (what attempt, parameters []string) {
+	t.Helper()
+	path, query, _ := strings.Cut(path, "?")
+	resource, _, _ := strings.Cut(path, "@")
+	what = attempt{method, path, runtime.ContentTypeJSON, ""}
+	var merged []byte
+	switch example := examples[resource]; {
+	case method == http.MethodPost && example != "":
+		merged, _ = yaml.YAMLToJSON([]byte(example))
+	case method == http.MethodPut:
+		merged, _ = before.MarshalJSON()
+	case method == http.MethodPatch && strings.HasPrefix(resource, "pods/"):
+		what.contentType = string(types.StrategicMergePatchType)
+	case method == http.MethodPatch:
+		what.contentType = string(types.MergePatchType)
+	}
+	content, err := yaml.YAMLToJSON([]byte(body))
+	if err == nil && merged != nil {
+		content, err = jsonpatch.MergePatch(merged, content)
+	}
+	values, queryErr := url.ParseQuery(query)
+	if err = errors.Join(err, queryErr); err != nil {
+		t.Fatalf("%s %s %s: %v", method, path, body, err)
+	}
+	for name := range values {
+		parameters = append(parameters, name, values.Get(name))
+	}
+	if method != http.MethodGet {
+		what.body = string(content)
+	}
+	return what, parameters
 }
 
 // refusal returns what matters of an error.

@@ -27,7 +27,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat"
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
@@ -83,54 +82,4 @@ func TestFreeze(t *testing.T) {
 	waitFrozen(other, "waits")
 	kubectl(t, "", "label", "namespace", other, "freeze-")
 	waitPhase(t, other, "waits", v1alpha1.PhaseRunning)
-}
-
-// TestFreezesPolicy shows that only users who may ignore Freezes exempt what they write, and that a user who
-// may write Freezes in one namespace cannot freeze the cluster.
-func TestFreezesPolicy(t *testing.T) {
-	t.Parallel()
-	namespace := newNamespace(t)
-	write, pods := rule("create get patch", cnat.GroupName, "ats", "cronats", "freezes"), rule("create", "", "pods")
-	author := bindRole(t, namespace, "author", write, pods)
-	onCall := bindRole(t, namespace, "on-call", write, pods, rule("ignore", cnat.GroupName, "freezes"))
-	object := func(kind, name, ignores, spec string) attempt {
-		return creates(fmt.Sprintf(`{kind: %s, apiVersion: %s, metadata: {name: %s, labels: {%s: %q}}, spec: %s}`,
-			kind, v1alpha1.SchemeGroupVersion, name, v1alpha1.LabelIgnoreFreezes, ignores, spec))
-	}
-	const (
-		atSpec     = `{schedule: "2099-01-01T00:00:00Z", command: "true", suspend: true}`
-		cronAtSpec = `{schedule: 0 3 * * *, atTemplate: {spec: {command: "true"}}}`
-		freezeSpec = `{windows: [{from: "2098-01-01T00:00:00Z", until: "2099-01-01T00:00:00Z"}]}`
-	)
-	label := func(value string) string {
-		return fmt.Sprintf(`{"metadata":{"labels":{%q:%s}}}`, v1alpha1.LabelIgnoreFreezes, value)
-	}
-	if _, err := actAs(t, "", namespace).send(t, object("At", "plain", "false", atSpec)); err != nil {
-		t.Fatal(err)
-	}
-	less, enough := actAs(t, author, namespace), actAs(t, onCall, namespace)
-	refused := "user " + author + " may not ignore freezes in namespace " + namespace
-	less.waitDenied(t, refused, object("At", "new", "true", atSpec))
-	if _, err := enough.send(t, object("At", "exempt", "true", atSpec)); err != nil {
-		t.Fatal(err)
-	}
-	for _, tc := range []struct {
-		attempt attempt
-		denied  string
-	}{
-		{object("At", "new", "true", atSpec), refused},
-		{object("CronAt", "new", "true", cronAtSpec), refused},
-		{object("At", "new", "false", atSpec), ""},
-		{object("CronAt", "new", "false", cronAtSpec), ""},
-		{merges("ats/plain", label(`"true"`)), refused},
-		{merges("ats/plain", `{"spec":{"command":"false"}}`), ""},
-		{merges("ats/exempt", `{"spec":{"command":"false"}}`), refused},
-		{merges("ats/exempt", `{"metadata":{"annotations":{"a":"b"}}}`), ""},
-		{merges("ats/exempt", label("null")), ""},
-		{object("Freeze", "own", "false", freezeSpec), ""},
-	} {
-		less.want(t, tc.denied, tc.attempt, "dryRun", "All")
-		enough.want(t, "", tc.attempt, "dryRun", "All")
-	}
-	actAs(t, author, systemNamespace).want(t, "cannot create resource", object("Freeze", "christmas", "false", freezeSpec), "dryRun", "All")
 }

@@ -21,294 +21,134 @@ package integration
 import (
 	"context"
 	"encoding/json"
-	"fmt"
+	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
-	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat"
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
-// podManifest returns the Pod that the controller creates for an At, with changes.
-func podManifest(t *testing.T, at *v1alpha1.At, change ...func(*corev1.Pod)) string {
-	t.Helper()
-	pod := plan.NewPod(at, plan.Defaults{Image: "a"})
-	for _, c := range change {
-		c(pod)
-	}
-	out, err := json.Marshal(pod)
+var (
+	definition   = regexp.MustCompile(`^([A-Z]+) = (.*)$`)
+	alternatives = regexp.MustCompile(`\(([^()|]*\|[^()]*)\)`)
+)
+
+// TestPolicies sends the requests of testdata/policies.txt, which users and a stolen token of the controller may send or not.
+func TestPolicies(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("testdata/policies.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return `{"apiVersion": "v1", "kind": "Pod", ` + string(out[1:])
-}
-
-// TestControllerPermissionsPolicy uses the controller's token as an attacker: it cannot make
-// itself permanent.
-func TestControllerPermissionsPolicy(t *testing.T) {
-	t.Parallel()
-	controller := actAs(t, serviceAccountID, systemNamespace)
-	patch := func(object, patch string) attempt { return merges(object+"s/"+serviceAccount, patch) }
-	const refused = "may change nothing of service accounts, roles and role bindings but the finalizer"
-	controller.waitDenied(t, refused, patch("serviceaccount", `{"metadata":{"annotations":{"a":"b"}}}`))
-	subjects := fmt.Sprintf(`{"subjects":[{"kind":"ServiceAccount","namespace":%[1]q,"name":%[2]q},{"kind":"ServiceAccount","namespace":"default","name":"default"}]}`, systemNamespace, serviceAccount)
-	const noRules, aggregate = `{"rules":[]}`, `{"aggregationRule":{"clusterRoleSelectors":[{"matchLabels":{"a":"b"}}]}}`
-	attacks := map[string][]string{
-		"serviceaccount":     {`{"automountServiceAccountToken":false}`, `{"imagePullSecrets":[{"name":"a"}]}`, `{"secrets":[{"name":"a"}]}`},
-		"clusterrole":        {noRules, aggregate},
-		"clusterrolebinding": {subjects, `{"subjects":null}`},
-		"role":               {noRules},
-		"rolebinding":        {subjects, `{"subjects":null}`},
-	}
-	for object, attacked := range attacks {
-		for _, change := range append(attacked,
-			`{"metadata":{"annotations":{"a":"b"}}}`,
-			`{"metadata":{"labels":{"rbac.authorization.k8s.io/aggregate-to-view":"true"}}}`,
-			`{"metadata":{"labels":null}}`,
-			`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"a","uid":"b"}]}}`,
-			`{"metadata":{"finalizers":["example.com/other"]}}`,
-			`{"metadata":{"finalizers":["`+v1alpha1.FinalizerReleasePods+`"],"labels":{"a":"b"}}}`,
-		) {
-			denied := refused
-			if regexp.MustCompile(`"(rules|aggregationRule|ownerReferences)"`).MatchString(change) {
-				denied = " " // The API server may refuse these itself, in other words.
+	sections := strings.Split(string(text), "\n== ")
+	for _, section := range sections[1:] {
+		name, lines, _ := strings.Cut(section, "\n")
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			namespace := newNamespace(t)
+			if strings.HasSuffix(name, "with artifacts/requester") {
+				installRequester(t, namespace)
 			}
-			controller.want(t, denied, patch(object, change), "dryRun", "All")
-		}
-		for _, change := range []string{`{"metadata":{"finalizers":["` + v1alpha1.FinalizerReleasePods + `"]}}`, `{"metadata":{"finalizers":null}}`} {
-			controller.want(t, "", patch(object, change), "dryRun", "All")
-		}
+			tryPolicies(t, namespace, sections[0]+"\n"+lines)
+		})
 	}
-
-	// Others are not restricted.
-	kubectl(t, "", "annotate", "--dry-run=server", "-n", systemNamespace, "serviceaccount/"+serviceAccount, "a=b")
 }
 
-// TestNodeAccessPolicy uses the controller's token as an attacker: it can create Pods with
-// access to their node only where a namespace allows that explicitly.
-func TestNodeAccessPolicy(t *testing.T) {
-	t.Parallel()
-	namespace, allowed := newNamespace(t), newNamespace(t)
-	allowNodeAccess(t, allowed)
-	pod := func(spec string) attempt {
-		return creates(fmt.Sprintf(`{kind: Pod, apiVersion: v1, metadata: {name: at-pod, labels: {%s: a}, finalizers: [%s],
-			ownerReferences: [{apiVersion: %s, kind: At, name: at, uid: a, controller: true}]}, spec: {%s}}`, v1alpha1.LabelAtUID, v1alpha1.FinalizerTracking, v1alpha1.SchemeGroupVersion, spec))
-	}
-	const containers, initContainers = "containers: [{name: c, image: a", "containers: [{name: c, image: a}], initContainers: [{name: i, image: a"
-	controller, elsewhere := actAs(t, serviceAccountID, namespace), actAs(t, serviceAccountID, allowed)
-	controller.waitDenied(t, "access to the node", pod("hostPID: true, "+containers+"}]"))
-	for _, tc := range []struct {
-		spec   string
-		denied string // empty: allowed
-	}{
-		{containers + "}]", ""},
-		{"volumes: [{name: v, emptyDir: {}}], " + containers + "}]", ""},
-		{containers + ", ports: [{containerPort: 80}]}]", ""},
-		{containers + ", securityContext: {capabilities: {add: [NET_BIND_SERVICE]}}}]", ""},
-		{"hostNetwork: true, " + containers + "}]", "(hostNetwork)"},
-		{"hostPID: true, " + containers + "}]", "(hostPID)"},
-		{"hostPID: true, hostIPC: true, " + containers + "}]", "(hostPID, hostIPC)"},
-		{"volumes: [{name: v, hostPath: {path: /}}], " + containers + "}]", "(hostPath)"},
-		{containers + ", ports: [{containerPort: 80, hostPort: 80}]}]", "(hostPort)"},
-		{initContainers + ", ports: [{containerPort: 80, hostPort: 80}]}]", "(hostPort)"},
-		{containers + ", securityContext: {privileged: true}}]", "(privileged)"},
-		{initContainers + ", securityContext: {privileged: true}}]", "(privileged)"},
-		{containers + ", securityContext: {capabilities: {add: [SYS_ADMIN]}}}]", "(capabilities)"},
-		{initContainers + ", securityContext: {capabilities: {add: [ALL]}}}]", "(capabilities)"},
-		{"hostNetwork: true, os: {name: windows}, securityContext: {windowsOptions: {hostProcess: true}}, " + containers + "}]", "(hostNetwork, hostProcess)"},
-		{"hostUsers: false, " + containers + ", securityContext: {procMount: Unmasked}}]", "(procMount)"},
-	} {
-		controller.want(t, tc.denied, pod(tc.spec), "dryRun", "All")
-		elsewhere.want(t, "", pod(tc.spec), "dryRun", "All")
-	}
-
-	// The author of the At learns what to do, and can do it.
-	startController(t, namespace)
-	access := newAt(namespace, "at", time.Now().Add(time.Hour), "true")
-	setTemplate(access, func(spec *corev1.PodSpec) { spec.HostPID = true })
-	createAt(t, access)
-	blocked := waitBlocked(t, namespace, v1alpha1.ReasonPodRefused)
-	wantOutput(t, blocked.Message, `^If it were due now: create Pod: pods "at-pod" is forbidden: .* cnat runs Pods with access to the node \(hostPID\) only in namespaces that allow it: use another namespace, or run kubectl label namespace `+namespace+` pod-security.kubernetes.io/enforce=privileged$`)
-	wantOutput(t, kubectl(t, "", "get", "at", "-n", namespace, "-o", "wide"), `MESSAGE\n.*kubectl label namespace `)
-	allowNodeAccess(t, namespace)
-	waitUnblocked(t, namespace)
-}
-
-// TestSystemNamespacesPolicy checks that cnat runs no Pods in the namespaces of Kubernetes:
-// neither the authors of Ats, who learn that at once, nor the controller's token.
-func TestSystemNamespacesPolicy(t *testing.T) {
-	t.Parallel()
-	at := newAt("", "at", time.Now(), "true")
-	at.UID = "uid"
-	ats := func(run string) attempt {
-		return creates(fmt.Sprintf(`{kind: At, apiVersion: %s, metadata: {name: at}, spec: {schedule: "2099-01-01T00:00:00Z", %s}}`, v1alpha1.SchemeGroupVersion, run))
-	}
-	cronAts := func(run string) attempt {
-		return creates(fmt.Sprintf(`{kind: CronAt, apiVersion: %s, metadata: {name: at}, spec: {schedule: 0 0 1 1 *, atTemplate: {spec: {%s}}}}`, v1alpha1.SchemeGroupVersion, run))
-	}
-	const command, restart = `command: "true"`, "restart: {kind: Deployment, name: coredns}"
-	const denied = "cnat runs no Pods in namespace "
-	actAs(t, "", metav1.NamespaceSystem).waitDenied(t, denied, ats(command))
-	for _, namespace := range []string{metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease, metav1.NamespaceDefault} {
-		want := denied + namespace + ": use another namespace, or ask an administrator"
-		if namespace == metav1.NamespaceDefault {
-			want = ""
+// tryPolicies does what the lines of a section say.
+func tryPolicies(t *testing.T, namespace, section string) {
+	t.Helper()
+	texts, retry := []string{"NAMESPACE", namespace}, true
+	for line := range strings.Lines(section) {
+		line = strings.NewReplacer(texts...).Replace(strings.TrimSpace(line))
+		text := definition.FindStringSubmatch(line)
+		user, isUser := strings.CutPrefix(line, "user ")
+		switch {
+		case line == "", strings.HasPrefix(line, "#"):
+			continue
+		case text != nil:
+			texts = append(texts, "$"+text[1], text[2])
+			continue
+		case isUser:
+			name, role, _ := strings.Cut(user, ": ")
+			texts = append(texts, "$"+name, bindRole(t, namespace, name, role))
+			continue
 		}
-		at.Namespace = namespace
-		admin, controller, pod := actAs(t, "", namespace), actAs(t, serviceAccountID, namespace), creates(podManifest(t, at))
-		admin.want(t, want, ats(command), "dryRun", "All")
-		admin.want(t, want, cronAts(command), "dryRun", "All")
-		admin.want(t, "", ats(restart), "dryRun", "All")
-		admin.want(t, "", cronAts(restart), "dryRun", "All")
-		controller.want(t, want, pod, "dryRun", "All")
-		if _, err := admin.send(t, pod, "dryRun", "All"); err != nil && !strings.Contains(err.Error(), `serviceaccount "default" not found`) { // in a namespace of Kubernetes
-			t.Errorf("a Pod of somebody else in %s: %v", namespace, err)
+		for _, row := range choices(line) {
+			row, isReal := strings.CutPrefix(row, "+")
+			request, want, isDenied := strings.Cut(row, " => ")
+			if !isDenied {
+				request, want, _ = strings.Cut(row, " ~> ")
+			}
+			words := append(strings.SplitN(request, " ", 4), "{}")
+			user, isKnown := map[string]string{"admin": "", "controller": serviceAccountID}[words[0]]
+			switch {
+			case strings.Contains(words[0], ":"):
+				user = words[0]
+			case !isKnown:
+				user = "system:serviceaccount:" + namespace + ":" + words[0]
+			}
+			if !isReal {
+				words[2] += "?dryRun=All"
+			}
+			what, parameters := requestOf(t, words[1], words[2], words[3], nil)
+			want = strings.ReplaceAll(want, "USER", user)
+			var answer string
+			var err error
+			isTrue := func(context.Context) (bool, error) {
+				answer, err = actAs(t, user, namespace).send(t, what, parameters...)
+				if isDenied {
+					return err != nil && strings.Contains(err.Error(), want), nil
+				}
+				return err == nil && strings.Contains(answer, want), nil
+			}
+			if retry && want != "" {
+				eventually(t, row, isTrue)
+				retry = false
+			} else if ok, _ := isTrue(t.Context()); !ok {
+				t.Errorf("%s: got %v, %s", row, err, answer)
+			}
+			var object metav1.PartialObjectMetadata
+			if isReal && json.Unmarshal([]byte(answer), &object) == nil {
+				texts = append(texts, "UID("+object.Name+")", string(object.UID))
+			}
 		}
 	}
 }
 
-// TestReservedMetadataPolicy imitates what the controller creates, as a user who may write
-// Pods and Ats, also their status, in the namespace.
-func TestReservedMetadataPolicy(t *testing.T) {
-	t.Parallel()
-	namespace := newNamespace(t)
-	user := bindRole(t, namespace, "forger", rule("*", "", "pods", "pods/status", "pods/binding", "bindings", "pods/ephemeralcontainers", "pods/resize"), rule("*", cnat.GroupName, "ats", "cronats"))
-	victim := newAt(namespace, "at", time.Now().Add(time.Hour), "true")
-	victim.Spec.Suspend = ptr.To(true)
-	victim = createAt(t, victim)
-	uid := string(victim.UID)
+// choices returns a line with each choice of its alternatives.
+func choices(line string) (lines []string) {
+	match := alternatives.FindStringSubmatch(line)
+	if match == nil {
+		return []string{line}
+	}
+	for choice := range strings.SplitSeq(match[1], "|") {
+		lines = append(lines, choices(strings.ReplaceAll(line, match[0], choice))...)
+	}
+	return lines
+}
 
-	pod := func(metadata string) string {
-		return `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "at-pod", ` + metadata + `}, "spec": {"containers": [{"name": "c", "image": "a"}]}}`
+// installRequester installs artifacts/requester for the namespace, until the test has ended.
+func installRequester(t *testing.T, namespace string) {
+	t.Helper()
+	if !strings.Contains(kubectl(t, "", "get", "--raw=/apis/admissionregistration.k8s.io/v1"), `"mutatingadmissionpolicies"`) {
+		t.Skip("this version of Kubernetes has no MutatingAdmissionPolicies")
 	}
-	binding := func(metadata string) string {
-		return `{"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "mine", ` + metadata + `}, "target": {"kind": "Node", "name": "n1"}}`
+	policy, err := os.ReadFile(root + "/artifacts/requester/policy.yaml")
+	if err != nil {
+		t.Fatal(err)
 	}
-	at := func(metadata string) string {
-		return fmt.Sprintf(`{"apiVersion": %q, "kind": "At", "metadata": {"name": "forged", %s}, "spec": {"schedule": "2099-01-01T00:00:00Z", "command": "true"}}`, v1alpha1.SchemeGroupVersion, metadata)
-	}
-	label := func(key string) string { return fmt.Sprintf(`"labels": {%q: %q}`, key, uid) }
-	finalizer := func(name string) string { return fmt.Sprintf(`"finalizers": [%q]`, name) }
-	owner := func(apiVersion, kind string, controller bool) string {
-		return fmt.Sprintf(`"ownerReferences": [{"apiVersion": %q, "kind": %q, "name": "at", "uid": %q, "controller": %v}]`, apiVersion, kind, uid, controller)
-	}
-	ofAt := owner(v1alpha1.SchemeGroupVersion.String(), v1alpha1.AtKind, true)
-	ofCronAt := owner(v1alpha1.SchemeGroupVersion.String(), v1alpha1.CronAtKind, true)
-	forger, admin := actAs(t, user, namespace), actAs(t, "", namespace)
-	const refused = "only the cnat controller sets the labels"
-	answer := map[bool]string{true: refused}
-	forger.waitDenied(t, refused, creates(pod(label(v1alpha1.LabelAtUID))))
-	for _, tc := range []struct {
-		input  string
-		denied bool
-	}{
-		{pod(`"labels": {"a": "b"}, "finalizers": ["example.com/a"]`), false},
-		{pod(label(v1alpha1.LabelAtUID)), true},
-		{pod(`"labels": {"` + v1alpha1.LabelAtUID + `": ""}`), true},
-		{pod(label(v1alpha1.LabelRehearsalOf)), true},
-		{pod(finalizer(v1alpha1.FinalizerTracking)), true},
-		{pod(ofAt), true},
-		{pod(ofCronAt), true},
-		{pod(owner(v1alpha1.SchemeGroupVersion.String(), v1alpha1.AtKind, false)), false},
-		{pod(owner("apps/v1", "ReplicaSet", true)), false},
-		{at(label(v1alpha1.LabelAtName)), false},
-		{at(label(v1alpha1.LabelAtUID)), true},
-		{at(label(v1alpha1.LabelCronAtUID)), true},
-		{at(finalizer(v1alpha1.FinalizerTracking)), true},
-		{at(finalizer(v1alpha1.FinalizerScheduled)), true},
-		{at(ofAt), true},
-		{at(ofCronAt), true},
-		{at(owner(v1alpha1.SchemeGroupVersion.String(), v1alpha1.CronAtKind, false)), false}, // kubectl at run-now
-	} {
-		forger.want(t, answer[tc.denied], creates(tc.input), "dryRun", "All")
-	}
-	// A Pod template with the label.
-	for _, controller := range []string{"replicaset-controller", "job-controller", "daemon-set-controller", "statefulset-controller", "replication-controller"} {
-		actAs(t, "system:serviceaccount:kube-system:"+controller, namespace).want(t, refused, creates(pod(label(v1alpha1.LabelAtUID))), "dryRun", "All")
-	}
-
-	// Edits.
-	const child, released = "child", "released"
-	forger.want(t, "", creates(strings.Replace(pod(`"labels": {"a": "b"}`), "at-pod", "mine", 1)))
-	admin.want(t, "", creates(strings.Replace(at(label(v1alpha1.LabelCronAtUID)+","+finalizer(v1alpha1.FinalizerScheduled)+","+ofCronAt), "forged", child, 1)))
-	admin.want(t, "", creates(podManifest(t, victim, func(pod *corev1.Pod) { pod.Name = released })))
-	for _, tc := range []struct {
-		object, metadata string
-		denied           bool
-	}{
-		{"pods/mine", `"labels": {"a": "c"}`, false},
-		{"pods/mine", label(v1alpha1.LabelAtUID), true},
-		{"pods/mine", label(v1alpha1.LabelRehearsalOf), true},
-		{"pods/mine", finalizer(v1alpha1.FinalizerTracking), true},
-		{"pods/mine", ofAt, true},
-		{"pods/mine/status", `"labels": {"a": "c"}`, false},
-		{"pods/mine/status", label(v1alpha1.LabelAtUID), true},
-		{"pods/mine/status", finalizer(v1alpha1.FinalizerTracking), true},
-		{"pods/" + released, `"labels": {"a": "c"}`, false},
-		{"pods/" + released, `"labels": {"` + v1alpha1.LabelAtUID + `": "other"}`, true},
-		{"pods/" + released, `"labels": null`, false},
-		{"pods/" + released, `"ownerReferences": null`, false},
-		{"pods/" + released, `"finalizers": null`, false},
-		{"ats/" + child, `"labels": {"a": "c"}`, false},
-		{"ats/" + child, `"labels": {"` + v1alpha1.LabelCronAtUID + `": "other"}`, true},
-		{"ats/" + child, label(v1alpha1.LabelAtUID), true},
-		{"ats/" + child, `"labels": null`, false}, // TestPolicy checks who may.
-		{"ats/" + child, `"finalizers": null`, true},
-		{"ats/" + child, `"ownerReferences": null`, true},
-		{"ats/" + child, strings.Replace(ofCronAt, `"name": "at"`, `"name": "other"`, 1), true},
-		{"ats/" + child, strings.Replace(ofCronAt, "/v1alpha1", "/v9", 1), true},
-		{"ats/" + child, strings.Replace(ofCronAt, "/v1alpha1", "/"+strings.Repeat("v", 300), 1), true},
-		{"ats/" + child, strings.Replace(ofCronAt, `"controller": true`, `"controller": true, "blockOwnerDeletion": false`, 1), false},
-		{"ats/at", label(v1alpha1.LabelCronAtUID), true},
-		{"ats/at", ofAt, true},
-		{"ats/at", finalizer(v1alpha1.FinalizerTracking), true},
-	} {
-		forger.want(t, answer[tc.denied], merges(tc.object, `{"metadata":{`+tc.metadata+`}}`), "dryRun", "All")
-	}
-	for _, path := range []string{"pods/mine/binding", "bindings"} {
-		for metadata, want := range map[string]string{`"labels": {"a": "b"}`: "", label(v1alpha1.LabelAtUID): refused} {
-			bind := creates(binding(metadata))
-			bind.object = path
-			forger.want(t, want, bind, "dryRun", "All")
-		}
-	}
-	// These cannot change metadata.
-	for _, object := range []string{"pods/mine/ephemeralcontainers", "pods/mine/resize", "ats/at/status"} {
-		admin.want(t, "", merges(object, `{"metadata":{"labels":{"through":"subresource"},"annotations":{"through":"subresource"}}}`))
-	}
-	if out := kubectl(t, "", "get", "-n", namespace, "pod/mine", "at/at", "-o", "jsonpath={.items[*].metadata.labels}{.items[*].metadata.annotations}"); strings.Contains(out, "through") {
-		t.Errorf("a subresource changes metadata: %s", out)
-	}
-	kubectl(t, "", "patch", "-n", namespace, "pod/"+released, "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
-
-	// The garbage collector removes owner references.
-	cronAt := createCronAt(t, newCronAt(namespace, "0 0 1 1 *"))
-	orphan := newAt(namespace, "orphan", time.Now().Add(time.Hour), "true")
-	orphan.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(cronAt, v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.CronAtKind))}
-	createAt(t, orphan)
-	// It deletes what has lost its owner. Then it has seen what was created before.
-	lost := newAt(namespace, "lost", time.Now().Add(time.Hour), "true")
-	lost.OwnerReferences = slices.Clone(orphan.OwnerReferences)
-	lost.OwnerReferences[0].UID = "gone"
-	createAt(t, lost)
-	eventually(t, "the garbage collector to see the Ats", func(ctx context.Context) (bool, error) {
-		_, err := cnatClient.CnatV1alpha1().Ats(namespace).Get(ctx, "lost", metav1.GetOptions{})
-		return apierrors.IsNotFound(err), nil
-	})
-	kubectl(t, "", "delete", "--as="+user, "--cascade=orphan", "--wait=false", "-n", namespace, "cronat/cronat")
-	waitAt(t, namespace, "orphan", "to lose its owner", func(at *v1alpha1.At) bool { return len(at.OwnerReferences) == 0 })
+	const binding = "  policyName: cnat-requester\n"
+	selected := strings.Replace(string(policy), binding, binding+"  matchResources: {namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: "+namespace+"}}}\n", 1)
+	kubectl(t, selected, "apply", "-f", "-")
+	cleanUp(t, selected, "delete", "-f", "-")
 }
 
 // TestSystemIdentities checks that no controller of Kubernetes that creates Pods, for users
@@ -348,41 +188,12 @@ func TestSystemIdentities(t *testing.T) {
 	}
 }
 
-// TestRestartAnnotationsPolicy checks the policy cnat-restart-annotations: who may patch only
-// the status of a workload cannot have it restarted.
-func TestRestartAnnotationsPolicy(t *testing.T) {
-	t.Parallel()
-	namespace := newNamespace(t)
-	var resources, status []string
-	for _, resource := range restartKinds {
-		resources, status = append(resources, resource), append(status, resource+"/status")
-	}
-	read := rule("get", "apps", append(slices.Clone(resources), status...)...)
-	only := bindRole(t, namespace, "only", rule("patch update", "apps", status...), read)
-	both := bindRole(t, namespace, "both", rule("patch", "apps", append(resources, status...)...), read)
-	for kind, resource := range restartKinds {
-		createWorkload(t, namespace, kind, "minReadySeconds: 0")
-		kubectl(t, "", "annotate", "-n", namespace, resource+"/web", v1alpha1.AnnotationRestartSchedule+"=0 3 * * *")
-		annotate := func(annotations string) attempt {
-			return merges(resource+"/web/status", `{"metadata":{"annotations":`+annotations+`}}`)
-		}
-		denied := fmt.Sprintf("restart %s web, and user %s may not patch it in namespace %s: ask for a role that may patch %s.apps, such as edit", kind, only, namespace, resource)
-		less, enough := actAs(t, only, namespace), actAs(t, both, namespace)
-		less.waitDenied(t, denied, annotate(`{"`+v1alpha1.AnnotationRestartSchedule+`":null}`))
-		for _, annotation := range []string{v1alpha1.AnnotationRestartSchedule, v1alpha1.AnnotationRestartTimeZone, v1alpha1.AnnotationRestartSuspend} {
-			less.want(t, denied, annotate(fmt.Sprintf(`{%q: "x"}`, annotation)), "dryRun", "All")
-			enough.want(t, "", annotate(fmt.Sprintf(`{%q: "x"}`, annotation)), "dryRun", "All")
-		}
-		less.want(t, "", annotate(`{"a": "b"}`), "dryRun", "All")
-	}
-}
-
 // TestRevokeToken shows that a finalizer keeps permissions and tokens alive, and what
 // revokes them, as described in docs/security.md.
 func TestRevokeToken(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
-	bindRole(t, namespace, serviceAccount, rule("list", "", "pods"))
+	bindRole(t, namespace, serviceAccount, "list pods")
 	account, binding := "serviceaccount/"+serviceAccount, "rolebinding/"+serviceAccount
 	for _, object := range []string{account, binding} {
 		kubectl(t, "", "patch", "-n", namespace, object, "--type=merge", "-p", `{"metadata":{"finalizers":["`+v1alpha1.FinalizerReleasePods+`"]}}`)

@@ -233,7 +233,7 @@ func compareGranted() error {
 func TestPermissionsComeLate(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
-	bindRole(t, namespace, "less", rule("get list patch watch", cnat.GroupName, "ats", "ats/status"), rule("create get list patch watch", "", "pods", "events"))
+	bindRole(t, namespace, "less", "get,list,patch,watch ats,ats/status; create,get,list,patch,watch pods,events")
 	config := filepath.Join(t.TempDir(), "config")
 	if err := writeConfig(config, namespace, "less"); err != nil {
 		t.Fatal(err)
@@ -247,15 +247,20 @@ func TestPermissionsComeLate(t *testing.T) {
 	waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
 }
 
-// rule returns a rule of a role. The verbs are separated by spaces.
-func rule(verbs, group string, resources ...string) rbacv1.PolicyRule {
-	return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: resources, Verbs: strings.Fields(verbs)}
-}
-
-// bindRole creates a service account with the rules in the namespace. It returns its
-// user name when the API server knows them.
-func bindRole(t *testing.T, namespace, name string, rules ...rbacv1.PolicyRule) string {
+// bindRole creates a service account with a role in the namespace, such as "get,list pods,ats; patch deployments named web".
+// It returns its user name when the API server knows the role.
+func bindRole(t *testing.T, namespace, name, role string) string {
 	t.Helper()
+	var rules []rbacv1.PolicyRule
+	for text := range strings.SplitSeq(role, "; ") {
+		text, named, isNamed := strings.Cut(text, " named ")
+		verbs, resources, _ := strings.Cut(text, " ")
+		rule := rbacv1.PolicyRule{Verbs: strings.Split(verbs, ","), APIGroups: []string{groupOf(strings.Split(resources, ",")[0])}, Resources: strings.Split(resources, ",")}
+		if isNamed {
+			rule.ResourceNames = []string{named}
+		}
+		rules = append(rules, rule)
+	}
 	_, err := kubeClient.CoreV1().ServiceAccounts(namespace).Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 	if err == nil {
 		_, err = kubeClient.RbacV1().Roles(namespace).Create(t.Context(), &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules}, metav1.CreateOptions{})
@@ -345,164 +350,6 @@ func TestUserRoles(t *testing.T) {
 			}
 			return true, nil
 		})
-	}
-}
-
-// TestPolicy checks the policy cnat-create-pods: users can only write Ats if they can
-// create the Pod.
-func TestPolicy(t *testing.T) {
-	t.Parallel()
-	namespace := newNamespace(t)
-	ats := rule("create get patch delete", cnat.GroupName, "ats", "cronats")
-	user := bindRole(t, namespace, "less", ats)
-	less, enough := actAs(t, user, namespace), actAs(t, bindRole(t, namespace, "enough", ats, rule("create", "", "pods")), namespace)
-	denied := "an At runs a Pod, and user " + user + " may not create Pods in namespace " + namespace + ": ask for a role that may, such as edit"
-	at := creates(fmt.Sprintf(`{apiVersion: %s, kind: At, metadata: {name: at}, spec: {schedule: "2099-01-01T00:00:00Z", command: "true"}}`, v1alpha1.SchemeGroupVersion))
-	cronAt := creates(fmt.Sprintf(`{apiVersion: %s, kind: CronAt, metadata: {name: cronat}, spec: {schedule: 0 0 1 1 *, atTemplate: {spec: {command: "true"}}}}`, v1alpha1.SchemeGroupVersion))
-	less.waitDenied(t, denied, at)
-	less.want(t, strings.Replace(denied, "an At runs a Pod", "a CronAt runs Pods", 1), cronAt)
-	enough.want(t, "", at)
-	enough.want(t, "", cronAt)
-	enough.want(t, "", merges("ats/at", `{"spec":{"command":"false"}}`))
-	less.want(t, denied, merges("ats/at", `{"spec":{"command":"true"}}`))
-	// All users who can write Ats can write anything but the spec.
-	less.want(t, "", merges("ats/at", `{"metadata":{"labels":{"a":"b"}}}`))
-	// To remove such a label runs the At.
-	for _, label := range []string{v1alpha1.LabelAtUID, v1alpha1.LabelCronAtUID} {
-		actAs(t, "", namespace).want(t, "", merges("ats/at", `{"metadata":{"labels":{"`+label+`":"gone"}}}`))
-		remove := merges("ats/at", `{"metadata":{"labels":{"`+label+`":null}}}`)
-		less.want(t, denied, remove)
-		enough.want(t, "", remove)
-	}
-
-	// The policy does not affect the garbage collector.
-	less.want(t, "", deletes("ats/at"), "propagationPolicy", "Foreground")
-	waitGone(t, namespace, "ats/at")
-}
-
-// TestControllerPolicy uses the controller's token as an attacker: the policy
-// cnat-controller-pods only allows what the controller does with Pods.
-func TestControllerPolicy(t *testing.T) {
-	t.Parallel()
-	namespace := newNamespace(t)
-	at := createAt(t, newAt(namespace, "at", time.Now().Add(time.Hour), "true"))
-	admin, controller := actAs(t, "", namespace), actAs(t, serviceAccountID, namespace)
-	pod := func(name, metadata string) attempt {
-		return creates(fmt.Sprintf(`{kind: Pod, apiVersion: v1, metadata: {name: %s, %s}, spec: {containers: [{name: command, image: a}]}}`, name, metadata))
-	}
-	label := func(key string) string { return fmt.Sprintf("labels: {%s: %s}, ", key, at.UID) }
-	owner := func(apiVersion, kind, uid string) string {
-		return fmt.Sprintf("ownerReferences: [{apiVersion: %s, kind: %s, name: at, uid: %s, controller: true}], ", apiVersion, kind, uid)
-	}
-	group, uid := v1alpha1.SchemeGroupVersion.String(), string(at.UID)
-	ofRun, ofRehearsal, owned := label(v1alpha1.LabelAtUID), label(v1alpha1.LabelRehearsalOf), owner(group, "At", uid)
-	const finalizers = "finalizers: [" + v1alpha1.FinalizerTracking + ", example.com/other]"
-	controller.waitDenied(t, "may create only", pod("none", owned+finalizers))
-	admin.want(t, "", pod("stranger", ""))
-	admin.want(t, "", pod("stripped", owned+finalizers))
-
-	const created, changed, deleted = "may create only Pods that", "may change nothing of a Pod but", "may delete only Pods with the label"
-	const release = `{"metadata":{"$deleteFromPrimitiveList/finalizers":["` + v1alpha1.FinalizerTracking + `"]}}`
-	// In this order.
-	for _, tc := range []rowOf{
-		{"create a Pod with the label", pod("at-pod", ofRun+owned+finalizers), ""},
-		{"create a Pod without the label", pod("none", owned+finalizers), created},
-		{"create a rehearsal", pod("at-rehearsal", ofRehearsal+owned), ""},
-		{"create a rehearsal of a CronAt", pod("cronat-rehearsal", ofRehearsal+owner(group, "CronAt", uid)), ""},
-		{"create a Pod with both labels", pod("none", strings.Replace(ofRun, "}", ", "+v1alpha1.LabelRehearsalOf+": a}", 1)+owned+finalizers), created},
-		{"create a stranger's Pod", pod("none", ""), created},
-		{"create a Pod without an owner", pod("none", ofRun+finalizers), created},
-		{"create a Pod whose owner is not its controller", pod("none", ofRun+strings.Replace(owned, "true", "false", 1)+finalizers), created},
-		{"create a Pod of another At than the label's", pod("none", ofRun+owner(group, "At", "other")+finalizers), created},
-		{"create a Pod of a CronAt", pod("none", ofRun+owner(group, "CronAt", uid)+finalizers), created},
-		{"create a Pod of another kind", pod("none", ofRun+owner("v1", "ConfigMap", uid)+finalizers), created},
-		{"create a Pod of an At of another group", pod("none", ofRun+owner("example.com/v1", "At", uid)+finalizers), created},
-		{"change the image", patches("pods/at-pod", `{"spec":{"containers":[{"name":"command","image":"b"}]}}`), changed},
-		{"change a label", patches("pods/at-pod", `{"metadata":{"labels":{"a":"b"}}}`), changed},
-		{"remove the label", patches("pods/at-pod", `{"metadata":{"labels":{"`+v1alpha1.LabelAtUID+`":null}}}`), changed},
-		{"change an annotation", patches("pods/at-pod", `{"metadata":{"annotations":{"a":"b"}}}`), changed},
-		{"remove the owner", patches("pods/at-pod", `{"metadata":{"ownerReferences":null}}`), changed},
-		{"remove another finalizer", patches("pods/at-pod", `{"metadata":{"$deleteFromPrimitiveList/finalizers":["example.com/other"]}}`), changed},
-		{"remove both finalizers", patches("pods/at-pod", `{"metadata":{"finalizers":null}}`), changed},
-		{"remove the finalizer, and change a label", patches("pods/at-pod", `{"metadata":{"labels":{"a":"b"},`+release[len(`{"metadata":{`):]), changed},
-		{"label a stranger's Pod", patches("pods/stranger", `{"metadata":{"labels":{"`+v1alpha1.LabelAtUID+`":"a"}}}`), changed},
-		{"label a stranger's Pod as a rehearsal", patches("pods/stranger", `{"metadata":{"labels":{"`+v1alpha1.LabelRehearsalOf+`":"a"}}}`), changed},
-		{"change a rehearsal", patches("pods/at-rehearsal", `{"metadata":{"labels":{"a":"b"}}}`), changed},
-		{"add the finalizer to a stranger's Pod", patches("pods/stranger", `{"metadata":{"finalizers":["`+v1alpha1.FinalizerTracking+`"]}}`), changed},
-		{"delete a stranger's Pod", deletes("pods/stranger"), deleted},
-		{"delete a rehearsal", deletes("pods/at-rehearsal"), ""},
-		{"delete a Pod with the label", deletes("pods/at-pod"), ""},
-		{"remove the finalizer", patches("pods/at-pod", release), ""},
-		{"remove it again", patches("pods/at-pod", release), ""},
-		{"delete a Pod whose label a user has removed", deletes("pods/stripped"), ""},
-		{"remove its finalizer", patches("pods/stripped", release), ""},
-		{"delete it without the finalizer", deletes("pods/stripped"), deleted},
-	} {
-		controller.want(t, tc.denied, tc.do)
-	}
-	// The level restricted, which the namespace enforces, would refuse other Pods.
-	inSystem := creates(podManifest(t, at, func(pod *corev1.Pod) { pod.Namespace = systemNamespace }))
-	actAs(t, serviceAccountID, systemNamespace).want(t, "cnat runs no Pods in the namespace of its controller", inSystem, "dryRun", "All")
-	for name, want := range map[string][]string{"at-pod": {"example.com/other"}, "stripped": {"example.com/other"}, "stranger": nil} {
-		if pod := waitPod(t, namespace, name); !slices.Equal(pod.Finalizers, want) {
-			t.Errorf("Pod %s has the finalizers %v, want %v", name, pod.Finalizers, want)
-		}
-	}
-}
-
-// TestControllerAtsPolicy uses the controller's token as an attacker: under the policy
-// cnat-controller-ats, it can only create Ats of nodes and of CronAts, resume the former,
-// and limit the start of the latter.
-func TestControllerAtsPolicy(t *testing.T) {
-	t.Parallel()
-	namespace := newNamespace(t)
-	admin, controller := actAs(t, "", namespace), actAs(t, serviceAccountID, namespace)
-	at := func(name, metadata, spec string) attempt {
-		return creates(fmt.Sprintf(`{kind: At, apiVersion: %s, metadata: {name: %s, %s}, spec: {schedule: "2099-01-01T00:00:00Z", command: "true", %s}}`, v1alpha1.SchemeGroupVersion, name, metadata, spec))
-	}
-	admin.want(t, "", at("parent", "", "nodes: {selector: {}}"))
-	admin.want(t, "", at("held", "", "suspend: true"))
-	uid := kubectl(t, "", "get", "-n", namespace, "at/parent", "-o", "jsonpath={.metadata.uid}")
-	labels := func(key, value string) string { return fmt.Sprintf("labels: {%s: %s}, ", key, value) }
-	owner := func(kind string) string {
-		return fmt.Sprintf("ownerReferences: [{apiVersion: %s, kind: %s, name: parent, uid: %s, controller: true}], ", v1alpha1.SchemeGroupVersion, kind, uid)
-	}
-	finalizers := func(name string) string { return "finalizers: [" + name + ", example.com/other]" }
-	const onNode = "node: n1, suspend: true"
-	byLabel, tracked, scheduled := labels(v1alpha1.LabelAtUID, uid), finalizers(v1alpha1.FinalizerTracking), finalizers(v1alpha1.FinalizerScheduled)
-	controller.waitDenied(t, "may create only", at("none", owner("At")+tracked, onNode))
-	const created, spec, metadata = "may create only the Ats of the nodes", "may change nothing of the spec", "may change nothing of the metadata"
-	// In this order.
-	for _, tc := range []rowOf{
-		{"create the At of a node", at("child", byLabel+owner("At")+tracked, onNode), ""},
-		{"create one without the label", at("none", owner("At")+tracked, onNode), created},
-		{"create one with another label", at("none", labels(v1alpha1.LabelAtUID, "other")+owner("At")+tracked, onNode), created},
-		{"create one without an owner", at("none", byLabel+tracked, onNode), created},
-		{"create one for no node", at("none", byLabel+owner("At")+tracked, "suspend: true"), created},
-		{"create one of a CronAt", at("cron-child", labels(v1alpha1.LabelCronAtUID, uid)+owner("CronAt")+scheduled, ""), ""},
-		{"create one of a CronAt without the label", at("none", owner("CronAt")+scheduled, ""), created},
-		{"create one of a Job", at("none", labels(v1alpha1.LabelCronAtUID, uid)+owner("Job")+scheduled, ""), created},
-		{"change the command of one of a CronAt", merges("ats/cron-child", `{"spec":{"command":"false"}}`), spec},
-		{"limit the start of one of a CronAt", merges("ats/cron-child", `{"spec":{"startingDeadlineSeconds":60}}`), ""},
-		{"change that limit", merges("ats/cron-child", `{"spec":{"startingDeadlineSeconds":61}}`), spec},
-		{"limit the start of one of a node", merges("ats/child", `{"spec":{"startingDeadlineSeconds":60}}`), spec},
-		{"limit the start, and resume", merges("ats/child", `{"spec":{"startingDeadlineSeconds":60,"suspend":false}}`), spec},
-		{"remove the finalizer of one of a CronAt", merges("ats/cron-child", `{"metadata":{"finalizers":["example.com/other"]}}`), ""},
-		{"change the command", merges("ats/child", `{"spec":{"command":"false"}}`), spec},
-		{"change the command, and resume", merges("ats/child", `{"spec":{"command":"false","suspend":false}}`), spec},
-		{"change the schedule of a person's At", merges("ats/parent", `{"spec":{"schedule":"2035-12-24T10:12:00Z"}}`), spec},
-		{"resume a person's At", merges("ats/held", `{"spec":{"suspend":false}}`), spec},
-		{"suspend a person's At", merges("ats/parent", `{"spec":{"suspend":true}}`), spec},
-		{"remove another finalizer", merges("ats/child", `{"metadata":{"finalizers":["`+v1alpha1.FinalizerTracking+`"]}}`), metadata},
-		{"change a label", merges("ats/child", `{"metadata":{"labels":{"a":"b"}}}`), metadata},
-		{"remove the owner", merges("ats/child", `{"metadata":{"ownerReferences":null}}`), metadata},
-		{"resume it", merges("ats/child", `{"spec":{"suspend":false}}`), ""},
-		{"remove the finalizer", merges("ats/child", `{"metadata":{"finalizers":["example.com/other"]}}`), ""},
-	} {
-		controller.want(t, tc.denied, tc.do)
-	}
-	for _, name := range []string{"ats/child", "ats/cron-child"} {
-		admin.want(t, "", merges(name, `{"metadata":{"finalizers":null}}`))
 	}
 }
 

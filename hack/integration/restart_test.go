@@ -36,6 +36,13 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/plan/rollout"
 )
 
+// restartKinds maps the kinds of workloads that can be restarted to their resources.
+var restartKinds = map[v1alpha1.RestartKind]string{
+	v1alpha1.RestartDeployment:  "deployments",
+	v1alpha1.RestartStatefulSet: "statefulsets",
+	v1alpha1.RestartDaemonSet:   "daemonsets",
+}
+
 // createWorkload creates a workload named web whose Pods never get a node. spec contains
 // its additional fields.
 func createWorkload(t *testing.T, namespace string, kind v1alpha1.RestartKind, spec string) {
