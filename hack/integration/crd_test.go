@@ -204,7 +204,7 @@ func TestColumns(t *testing.T) {
 	wantOutput(t, kubectl(t, "", "get", "all", "--cache-dir="+t.TempDir(), "-n", namespace), `skipped +2026-03-29T02:30:00 +Europe/Berlin +PENDING `)
 	startController(t, namespace)
 	waitBlockedAt(t, namespace, "skipped", v1alpha1.ReasonInvalidSchedule)
-	wantOutput(t, kubectl(t, "", "get", "at", "-n", namespace, "-o", "wide"), `AGE +MESSAGE\n.*02:30 `)
+	wantOutput(t, kubectl(t, "", "get", "at", "-n", namespace, "-o", "wide"), `REQUESTER +MESSAGE\n.* skip 2026-03-29T02:30:00: omit`)
 	wantOutput(t, kubectl(t, "", "get", "at", "-n", namespace), `^NAME +SCHEDULE +TIMEZONE +PHASE +REASON +EXIT +NODES +AGE\nskipped +2026-03-29T02:30:00 +Europe/Berlin +PENDING +InvalidSchedule `)
 }
 

@@ -136,6 +136,7 @@ func TestCronAtDeleted(t *testing.T) {
 			_, name := createOverdue(t, newCronAt(namespace, ""))
 			startController(t, namespace)
 			waitPod(t, namespace, name+"-pod")
+			waitCollector(t, namespace)
 			kubectl(t, "", "delete", "cronat/cronat", "-n", namespace, "--cascade="+cascade)
 			createCronAt(t, newCronAt(namespace, "0 0 1 * *"))
 			if cascade == "orphan" {

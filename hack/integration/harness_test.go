@@ -659,6 +659,14 @@ func createAt(t *testing.T, at *v1alpha1.At) *v1alpha1.At {
 	return at
 }
 
+// waitCollector waits until the garbage collector knows the Ats. Up to a minute after the CRD was installed, it does not: then it
+// never deletes their Pods if the CRD is deleted, and it deletes what should lose its owner.
+func waitCollector(t *testing.T, namespace string) {
+	t.Helper()
+	createAt(t, newAt(namespace, "probe", time.Now().Add(time.Hour), "true"))
+	kubectl(t, "", "delete", "-n", namespace, "at/probe", "--cascade=foreground", "--timeout="+patience.String()) // Only the garbage collector ends that.
+}
+
 // waitAt waits until the At satisfies the condition, and returns it.
 func waitAt(t *testing.T, namespace, name, what string, condition func(*v1alpha1.At) bool) *v1alpha1.At {
 	t.Helper()

@@ -116,9 +116,9 @@ func testWholeCluster(t *testing.T, page string) {
 			}
 			continue
 		case strings.HasPrefix(command, "kubectl delete -f artifacts/examples/cnat-crd.yaml"), strings.HasPrefix(command, "kubectl delete -k "):
-			waitCollector(t) // Otherwise, the Pods may stay for minutes, and keep their names.
+			waitCollector(t, "default") // Otherwise, the Pods may stay for minutes, and keep their names.
 		case strings.HasPrefix(command, "kubectl delete -f artifacts/install.yaml"):
-			waitCollector(t)
+			waitCollector(t, "default")
 			// There is something to stop.
 			createAt(t, newAt("default", "runs", time.Now(), "trap 'exit 0' TERM; sleep 3600 & wait"))
 			waitPhase(t, "default", "runs", v1alpha1.PhaseRunning)
@@ -433,14 +433,6 @@ func (r *reader) run(t *testing.T, command string) string {
 		t.Fatalf("%s: %v\n%s", command, err, out)
 	}
 	return string(out)
-}
-
-// waitCollector waits until the garbage collector watches Ats: up to a minute after the CRD was
-// installed again, it does not, and then never deletes the Pods if the CRD is deleted.
-func waitCollector(t *testing.T) {
-	t.Helper()
-	createAt(t, newAt("default", "probe", time.Now().Add(time.Hour), "true"))
-	kubectl(t, "", "delete", "-n", "default", "at/probe", "--cascade=foreground", "--timeout="+patience.String()) // Only the garbage collector ends that.
 }
 
 // leavePod leaves a Pod behind as a controller does that is removed too early, and
