@@ -26,19 +26,25 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/zones"
 )
 
-// optionsOf returns the options with a now and, behind a space, a zone.
+// optionsOf returns the options of a world: a now, a zone, and perhaps "past", or "on" and the time of what is to be moved.
 func optionsOf(tb testing.TB, world string) Options {
 	tb.Helper()
-	instant, name, _ := strings.Cut(world, " ")
-	now, err := time.Parse(time.RFC3339, instant)
+	words := append(strings.Fields(world), "", "")
+	now, err := time.Parse(time.RFC3339, words[0])
 	if err != nil {
 		tb.Fatal(err)
 	}
-	zone, err := zones.Load(name)
+	zone, err := zones.Load(words[1])
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return Options{Now: now, Zone: zone}
+	options := Options{Now: now, Zone: zone, AllowPast: words[2] == "past"}
+	if words[2] == "on" {
+		if options.On, err = time.ParseInLocation(time.RFC3339, words[3], zone); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	return options
 }
 
 func TestHow(t *testing.T) {
@@ -64,119 +70,18 @@ func TestHow(t *testing.T) {
 			t.Errorf("%q: got %v and\n%s, want\n%s", text, err, got.How, want)
 		}
 	}
-	options.Zone = time.Local
-	if got, err := Parse("2026-12-24 10:12", options); err != nil || got.How != "Thursday 24 December 2026 at 10:12 in the local time zone" {
-		t.Errorf("got %v and %s", err, got.How)
-	}
-}
-
-func TestAllowPast(t *testing.T) {
-	options := optionsOf(t, "2026-03-28T19:00:12+01:00 Europe/Berlin")
-	for text, want := range map[string]string{
-		"2026-01-01 10:12":                 "2026-01-01T10:12:00+01:00",
-		"today 10:12":                      "2026-03-28T10:12:00+01:00",
-		"00:00 today":                      "2026-03-28T00:00:00+01:00",
-		"now - 1 hour":                     "2026-03-28T18:00:12+01:00",
-		"10:12 - 2 days":                   "2026-03-26T10:12:00+01:00",
-		"10:12 24 dec 1999":                "1999-12-24T10:12:00+01:00",
-		"0001-01-01T00:00:00Z":             "0001-01-01T00:00:00Z",
-		"1883-11-18 12:00 +00:00":          "1883-11-18T12:00:00Z",
-		"1883-01-01 12:00 Europe/Berlin":   "1883-01-01T11:06:32Z",
-		"24 dec 2017 17:00 utc":            "2017-12-24T17:00:00Z",
-		"2011-12-31 12:00 Pacific/Apia":    "2011-12-31T12:00:00+14:00",
-		"2011-12-29 12:00 Pacific/Apia":    "2011-12-29T12:00:00-10:00",
-		"2011-12-28 12:00 Pacific/Apia+3d": "2011-12-31T12:00:00+14:00",
-	} {
-		_, err := Parse(text, options)
-		if err == nil || !strings.Contains(err.Error(), "is in the past") {
-			t.Errorf("%q: got %v, want an error", text, err)
-		}
-		past := options
-		past.AllowPast = true
-		if got, err := Parse(text, past); err != nil || got.String() != want {
-			t.Errorf("%q: got %s and %v, want %s", text, got, err, want)
-		}
-	}
-	options.AllowPast = true
-	for _, text := range []string{"10:12", "sat 10:12", "jan 1"} {
-		if got, err := Parse(text, options); err != nil || got.Instant.Before(options.Now) {
-			t.Errorf("%q: got %s and %v, want a time to come", text, got, err)
-		}
-	}
-}
-
-// TestOn reads times for something that is due on Thursday at 23:00 in Berlin, which is Friday in Kolkata.
-func TestOn(t *testing.T) {
-	options := optionsOf(t, "2026-03-28T19:00:12+01:00 Europe/Berlin")
-	options.On = time.Date(2027, 7, 1, 23, 0, 0, 0, options.Zone)
-	for text, want := range map[string]string{
-		// without a date
-		"3am":                "2027-07-01T03:00:00+02:00",
-		"19:00":              "2027-07-01T19:00:00+02:00", // which is this minute today
-		"noon + 1 day":       "2027-07-02T12:00:00+02:00",
-		"10:12 Asia/Kolkata": `"10:12 Asia/Kolkata" can be on 1 July or 2 July, because the zones differ: write the date too`,
-		"10:12 UTC":          "2027-07-01T10:12:00Z",
-		"midnight":           `"midnight" begins one day and ends another: write 00:00 and the date`,
-		// without a time of day
-		"monday":               "2026-03-30T23:00:00+02:00",
-		"tomorrow":             "2026-03-29T23:00:00+02:00",
-		"today":                "2026-03-28T23:00:00+01:00",
-		"today + 1 day":        "2026-03-29T23:00:00+02:00",
-		"in 2 days":            "2026-03-30T23:00:00+02:00",
-		"24 dec":               "2026-12-24T23:00:00+01:00",
-		"2026-12-24":           "2026-12-24T23:00:00+01:00",
-		"next monday":          "2026-03-30T23:00:00+02:00",
-		"fri next week":        "2026-04-03T23:00:00+02:00",
-		"monday Europe/Berlin": "2026-03-30T23:00:00+02:00",
-		"monday Asia/Kolkata":  `"monday Asia/Kolkata" can be at 23:00 or 02:30, because the zones differ: write the time of day too`,
-		"24 dec UTC":           `"24 dec UTC" can be at 23:00 or 21:00, because the zones differ: write the time of day too`,
-		// amounts
-		"+ 1 hour":             "2027-07-02T00:00:00+02:00",
-		"+1h30m":               "2027-07-02T00:30:00+02:00",
-		"+ 1 day + 1 hour":     "2027-07-03T00:00:00+02:00",
-		"- 30 minutes":         "2027-07-01T22:30:00+02:00",
-		"- 5 months":           "2027-02-01T23:00:00+01:00",
-		"+ 1 hour UTC":         "2027-07-01T22:00:00Z",
-		"- 2 years":            `"- 2 years" is in the past, because it is 2025-07-01T23:00:00+02:00: write a time in the future, or "now"`,
-		"now + 2 hours":        "2026-03-28T21:00:12+01:00",
-		"in 2 hours":           "2026-03-28T21:00:12+01:00",
-		"2 hours from now":     "2026-03-28T21:00:12+01:00",
-		"now":                  "2026-03-28T19:00:12+01:00",
-		"tomorrow 10:12 + 1 h": "2026-03-29T11:12:00+02:00",
-		// complete
-		"tomorrow 10:12":            "2026-03-29T10:12:00+02:00",
-		"monday 10:12":              "2026-03-30T10:12:00+02:00",
-		"24 dec 10:12":              "2026-12-24T10:12:00+01:00",
-		"2026-12-24T10:12:00+01:00": "2026-12-24T10:12:00+01:00",
-	} {
-		got, err := Parse(text, options)
-		if err == nil && got.String() != want || err != nil && err.Error() != want {
-			t.Errorf("%q: got %s and %v, want %s", text, got, err, want)
-		}
-	}
-	// Its time of day has passed today.
-	options.On = time.Date(2026, 3, 28, 2, 30, 0, 500, options.Zone)
-	for text, want := range map[string]string{
-		"saturday": "2026-04-04T02:30:00.0000005+02:00",
-		"28 march": `"28 march" has just passed, on 28 March 2026: write the year too`,
-		"today":    `"today" is in the past, because it is 2026-03-28T02:30:00.0000005+01:00: write a time in the future, or "now"`,
-		"10:12":    `"10:12" is in the past, because it is 2026-03-28T10:12:00+01:00: write a time in the future, or "now"`,
-		"tomorrow": `"tomorrow" is 02:30 on Sunday 29 March 2026, which the clocks of Europe/Berlin skip: write the exact instant, 2026-03-29T01:30:00.0000005+01:00 or 2026-03-29T03:30:00.0000005+02:00`,
-		"+ 1 day":  `"+ 1 day" is 02:30 on Sunday 29 March 2026, which the clocks of Europe/Berlin skip: write the exact instant, 2026-03-29T01:30:00.0000005+01:00 or 2026-03-29T03:30:00.0000005+02:00`,
-		"+ 24 h":   "2026-03-29T03:30:00.0000005+02:00",
-	} {
-		got, err := Parse(text, options)
-		if err == nil && got.String() != want || err != nil && err.Error() != want {
-			t.Errorf("%q: got %s and %v, want %s", text, got, err, want)
-		}
-	}
+	on := optionsOf(t, "2026-03-28T19:00:12+01:00 Europe/Berlin on 2026-03-28T02:30:00+01:00")
 	for text, want := range map[string]string{
 		"+ 24 h": "its time (Saturday 28 March 2026 at 02:30:00) + 24 hours in Europe/Berlin",
 		"monday": "Monday 30 March 2026 at 02:30:00 (its time of day) in Europe/Berlin",
 	} {
-		if got, err := Parse(text, options); err != nil || got.How != want {
+		if got, err := Parse(text, on); err != nil || got.How != want {
 			t.Errorf("%q: got %v and %s, want %s", text, err, got.How, want)
 		}
+	}
+	options.Zone = time.Local
+	if got, err := Parse("2026-12-24 10:12", options); err != nil || got.How != "Thursday 24 December 2026 at 10:12 in the local time zone" {
+		t.Errorf("got %v and %s", err, got.How)
 	}
 }
 
@@ -207,11 +112,11 @@ func TestOffsets(t *testing.T) {
 func TestCaret(t *testing.T) {
 	options := optionsOf(t, "2026-03-28T19:00:12+01:00 Europe/Berlin")
 	for text, want := range map[string]string{
-		"10:12 tomorow":        "10:12 tomorow\n      ^^^^^^^",
-		"10:12\ntomorow\n":     "10:12 tomorow \n      ^^^^^^^",
-		"":                     "\n^",
-		"now + ":               "now + \n    ^",
-		"caf\u00e9 10:12":      "caf\u00e9 10:12\n^^^^",
+		"10:12 tomorow":    "10:12 tomorow\n      ^^^^^^^",
+		"10:12\ntomorow\n": "10:12 tomorow \n      ^^^^^^^",
+		"":                 "\n^",
+		"now + ":           "now + \n    ^",
+		"caf\u00e9 10:12":  "caf\u00e9 10:12\n^^^^",
 	} {
 		_, err := Parse(text, options)
 		var e *Error
