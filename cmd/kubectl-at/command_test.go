@@ -29,7 +29,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -82,28 +81,6 @@ func newAt(name string, change func(*v1alpha1.At)) *v1alpha1.At {
 		change(at)
 	}
 	return at
-}
-
-func done(reason string, exitCode int32) func(*v1alpha1.At) {
-	return func(at *v1alpha1.At) {
-		condition := v1alpha1.ConditionFailed
-		if reason == v1alpha1.ReasonCompleted {
-			condition = v1alpha1.ConditionComplete
-		}
-		at.Status = v1alpha1.AtStatus{
-			Phase: v1alpha1.PhaseDone, Reason: reason, Message: "told", ExitCode: &exitCode,
-			Conditions: []metav1.Condition{{Type: condition, Status: metav1.ConditionTrue, Reason: reason}},
-		}
-	}
-}
-
-// lines returns a text without the spaces used for alignment.
-func lines(text string) []string {
-	var all []string
-	for line := range strings.Lines(text) {
-		all = append(all, strings.Join(strings.Fields(line), " "))
-	}
-	return all
 }
 
 func newCronAt(name string, change func(*v1alpha1.CronAt)) *v1alpha1.CronAt {
@@ -260,24 +237,6 @@ func TestKubectl(t *testing.T) {
 		if got := w.kubectl("%s %s", verb, strings.TrimPrefix(strings.TrimPrefix(rest, "--kubeconfig=/none --context='a&b' "), "-n x ")); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
-	}
-}
-
-// TestEditConflict edits an At that changes in the meantime.
-func TestEditConflict(t *testing.T) {
-	w := newWorld(t, newAt("at", func(at *v1alpha1.At) { at.ResourceVersion = "7" }))
-	var patches []string
-	w.cnat.PrependReactor("patch", "ats", func(action kubetesting.Action) (bool, runtime.Object, error) {
-		patches = append(patches, string(action.(kubetesting.PatchAction).GetPatch()))
-		if len(patches) == 1 {
-			return true, nil, apierrors.NewConflict(v1alpha1.Resource("ats"), "at", nil)
-		}
-		return false, nil, nil
-	})
-	code := w.run(t, "suspend", "at")
-	const patch = `{"metadata":{"resourceVersion":"7"},"spec":{"suspend":true}}`
-	if diff := cmp.Diff([]string{patch, patch}, patches); code != 0 || diff != "" {
-		t.Errorf("exit code %d, stderr %q, patches -want +got:\n%s", code, w.stderr.String(), diff)
 	}
 }
 

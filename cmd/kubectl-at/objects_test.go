@@ -105,6 +105,7 @@ func (s fakeServer) answer(request *http.Request) (io.ReadCloser, error) {
 		}
 	}
 	query := request.URL.Query()
+	options := metav1.ListOptions{LabelSelector: query.Get("labelSelector"), FieldSelector: query.Get("fieldSelector")}
 	var action kubetesting.Action
 	switch {
 	case request.Method == http.MethodDelete:
@@ -128,13 +129,12 @@ func (s fakeServer) answer(request *http.Request) (io.ReadCloser, error) {
 	case len(rest) > 1:
 		action = kubetesting.NewGetAction(resource, namespace, rest[1])
 	default:
-		options := metav1.ListOptions{LabelSelector: query.Get("labelSelector"), FieldSelector: query.Get("fieldSelector")}
 		if query.Has("watch") {
 			watcher, err := fake.InvokesWatch(kubetesting.NewWatchActionWithOptions(resource, namespace, options))
 			if err != nil {
 				return nil, err
 			}
-			return watched(watcher, options.FieldSelector), nil
+			return watched(watcher, options), nil
 		}
 		action = kubetesting.NewListActionWithOptions(resource, kind, namespace, options)
 		if empty, err = kinds.New(group.WithKind(kind.Kind + "List")); err != nil {
@@ -146,7 +146,7 @@ func (s fakeServer) answer(request *http.Request) (io.ReadCloser, error) {
 		object = &metav1.Status{Status: metav1.StatusSuccess}
 	}
 	if err == nil && meta.IsListType(object) {
-		err = selected(object, query.Get("labelSelector"), query.Get("fieldSelector"))
+		err = selected(object, options)
 	}
 	if err != nil {
 		return nil, err
@@ -162,12 +162,12 @@ func kindOfResource(resource schema.GroupVersionResource) (schema.GroupVersionKi
 	return mapper.KindFor(resource)
 }
 
-// watched returns what a watcher reports on the objects with the name of a field selector, if it has one.
-func watched(watcher watch.Interface, selector string) io.ReadCloser {
+// watched returns what a watcher reports on the objects that the options select.
+func watched(watcher watch.Interface, options metav1.ListOptions) io.ReadCloser {
 	reader, writer := io.Pipe()
 	go func() {
 		for event := range watcher.ResultChan() {
-			if name, isOne := strings.CutPrefix(selector, "metadata.name="); isOne && event.Object.(metav1.Object).GetName() != name {
+			if isSelected, err := selects(options, event.Object); err == nil && !isSelected {
 				continue
 			}
 			object, err := encode(event.Object)
@@ -185,24 +185,28 @@ func watched(watcher watch.Interface, selector string) io.ReadCloser {
 	return closing{reader, watcher.Stop}
 }
 
-// selected removes the objects from a list that the selectors do not select.
-func selected(list runtime.Object, text, ofFields string) error {
-	name, isOne := strings.CutPrefix(ofFields, "metadata.name=")
-	selector, err := labels.Parse(text)
+// selects reports whether options select an object.
+func selects(options metav1.ListOptions, object runtime.Object) (bool, error) {
+	selector, err := labels.Parse(options.LabelSelector)
 	if err != nil {
-		return err
+		return false, err
 	}
-	items, err := meta.ExtractList(list)
-	if err != nil {
-		return err
-	}
+	name, isOne := strings.CutPrefix(options.FieldSelector, "metadata.name=")
+	of := object.(metav1.Object)
+	return selector.Matches(labels.Set(of.GetLabels())) && (!isOne || of.GetName() == name), nil
+}
+
+// selected removes the objects from a list that the options do not select.
+func selected(list runtime.Object, options metav1.ListOptions) error {
 	var found []runtime.Object
-	for _, item := range items {
-		if selector.Matches(labels.Set(item.(metav1.Object).GetLabels())) && (!isOne || item.(metav1.Object).GetName() == name) {
+	err := meta.EachListItem(list, func(item runtime.Object) error {
+		isSelected, err := selects(options, item)
+		if isSelected {
 			found = append(found, item)
 		}
-	}
-	return meta.SetList(list, found)
+		return err
+	})
+	return errors.Join(err, meta.SetList(list, found))
 }
 
 func TestReference(t *testing.T) {

@@ -161,7 +161,7 @@ func (x *transcript) play(t *testing.T, common, row string) string {
 		if code != 0 {
 			fmt.Fprintf(&got, "= %d\n", code)
 		}
-		if waited := time.Since(began); waited > 0 {
+		if waited := time.Since(began).Truncate(50 * time.Millisecond); waited > 0 { // without the jitter of a retry
 			fmt.Fprintf(&got, "~ %v\n", waited)
 		}
 		break
@@ -197,6 +197,16 @@ func (x *transcript) prepare(t *testing.T, line string) {
 				return name == "" || hasName && named.GetName() == name, nil, failure(resource, reason)
 			})
 		}
+	case "conflict":
+		changed, isFirst := x.object(t, what, rest), true
+		x.cnat.PrependReactor("patch", "*", func(action kubetesting.Action) (bool, runtime.Object, error) {
+			if !isFirst {
+				return false, nil, nil
+			}
+			isFirst = false
+			err := x.cnat.Tracker().Update(action.GetResource(), changed, action.GetNamespace())
+			return true, nil, cmp.Or(err, failure(action.GetResource().Resource, "Conflict"))
+		})
 	case "env":
 		t.Setenv(what, rest)
 	case "at":
@@ -272,7 +282,7 @@ func blank(t *testing.T, what string) runtime.Object {
 // failure returns the answer of an API server with a reason and a message, or of a connection.
 func failure(resource, text string) error {
 	reason, message, _ := strings.Cut(text, " ")
-	codes := map[string]int32{"Forbidden": http.StatusForbidden, "ServiceUnavailable": http.StatusServiceUnavailable, "NotFound": http.StatusNotFound}
+	codes := map[string]int32{"Forbidden": http.StatusForbidden, "ServiceUnavailable": http.StatusServiceUnavailable, "NotFound": http.StatusNotFound, "Conflict": http.StatusConflict}
 	switch reason {
 	case "NoConnection":
 		return errRefused
