@@ -34,7 +34,8 @@ import (
 func (c *cli) dryRun(ctx context.Context, of object) (asked, refused string) {
 	at := atFor(of)
 	if at.Spec.Restart != nil {
-		return c.dryRunRestart(ctx, at)
+		forecast, err := workload.Foresee(ctx, c.kube.AppsV1(), at, c.now())
+		return answerTo("the restart of "+targetOf(&at.Spec.RunSpec), "request", forecast, err)
 	}
 	asked, refused = c.dryRunPod(ctx, at)
 	if refused != "" || !plan.NeedsNodes(at) {
@@ -59,18 +60,6 @@ func (c *cli) dryRunPod(ctx context.Context, at *v1alpha1.At) (asked, refused st
 	delete(pod.Labels, v1alpha1.LabelAtUID)
 	_, err := c.kube.CoreV1().Pods(at.Namespace).Create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldManager: fieldManager})
 	return answerTo("the Pod", "create", plan.Foresee(v1alpha1.ReasonPodRefused, err), err)
-}
-
-// dryRunRestart does what the preflight does for a restart.
-func (c *cli) dryRunRestart(ctx context.Context, at *v1alpha1.At) (asked, refused string) {
-	apps := c.kube.AppsV1()
-	target, err := workload.Get(ctx, apps, at.Namespace, at.Spec.Restart)
-	forecast := plan.ForeseeRestart(at, target, err)
-	if forecast != nil && forecast.Reason == "" {
-		_, err = workload.Restart(ctx, apps, target, c.now(), metav1.DryRunAll)
-		forecast = plan.Foresee(v1alpha1.ReasonRestartRefused, err)
-	}
-	return answerTo("the restart of "+targetOf(&at.Spec.RunSpec), "request", forecast, err)
 }
 
 // lookAtNodes looks for the nodes on which an At would run. What it says follows another sentence.

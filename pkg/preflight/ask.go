@@ -144,22 +144,14 @@ func (p *Preflight) dryRun(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, e
 	return admitted, nil
 }
 
-// askRestart reads the workload of spec.restart and restarts it with dryRun.
+// askRestart looks whether the workload of spec.restart could be restarted.
 func (p *Preflight) askRestart(ctx context.Context, at *v1alpha1.At) verdict {
 	if p.dryRuns.Wait(ctx) != nil {
 		return verdict{}
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	apps := p.Kube.AppsV1()
-	target, err := workload.Get(ctx, apps, at.Namespace, at.Spec.Restart)
-	forecast := plan.ForeseeRestart(at, target, err)
-	if forecast != nil && forecast.Reason == "" {
-		if _, err = workload.Restart(ctx, apps, target, p.clock.Now(), metav1.DryRunAll); err != nil {
-			err = fmt.Errorf("restart %s: %w", target, err)
-		}
-		forecast = plan.Foresee(v1alpha1.ReasonRestartRefused, err)
-	}
+	forecast, err := workload.Foresee(ctx, p.Kube.AppsV1(), at, p.clock.Now())
 	v := newVerdict(ctx, forecast, err)
 	metrics.Preflights.WithLabelValues(v.result()).Inc()
 	return v

@@ -33,6 +33,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/plan/rollout"
 )
 
@@ -52,6 +53,19 @@ func Get(ctx context.Context, apps typedappsv1.AppsV1Interface, namespace string
 	default:
 		return nil, errUnknownKind
 	}
+}
+
+// Foresee reads the workload of an At and restarts it with dryRun. Without a forecast, the error says why.
+func Foresee(ctx context.Context, apps typedappsv1.AppsV1Interface, at *v1alpha1.At, now time.Time) (*plan.Forecast, error) {
+	target, err := Get(ctx, apps, at.Namespace, at.Spec.Restart)
+	forecast := plan.ForeseeRestart(at, target, err)
+	if forecast == nil || forecast.Reason != "" {
+		return forecast, err
+	}
+	if _, err = Restart(ctx, apps, target, now, metav1.DryRunAll); err != nil {
+		err = fmt.Errorf("restart %s: %w", target, err)
+	}
+	return plan.Foresee(v1alpha1.ReasonRestartRefused, err), err
 }
 
 // Restart restarts a workload. If the workload has changed since it was read, that is a
