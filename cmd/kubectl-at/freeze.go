@@ -17,6 +17,7 @@ limitations under the License.
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -48,13 +49,17 @@ func (c *cli) findController() string {
 	return found[0].Namespace
 }
 
-// freezing has the flags of kubectl at freeze.
+// freezing has the flags and the arguments of kubectl at freeze.
 type freezing struct {
 	*cli
 	output   *output
 	reason   string
 	selector string
 	all      bool
+
+	name        string
+	objects     []string
+	from, until []string // words of times
 }
 
 func (c *cli) freezeCommand() *cobra.Command {
@@ -71,15 +76,11 @@ at --help for the syntax of TIME.`,
   kubectl at freeze christmas from 23 dec 16:00 until 2 jan 06:00 -A
   kubectl at freeze cronat/nightly until friday
   kubectl at freeze shop -l app=shop until tomorrow 08:00`,
-		Args: func(_ *cobra.Command, args []string) error {
-			_, err := f.split(args)
-			return err
-		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := f.output.validate(); err != nil {
+			if err := cmp.Or(f.split(args), f.output.validate()); err != nil {
 				return err
 			}
-			return f.run(cmd.Context(), args)
+			return f.run(cmd.Context())
 		},
 	}
 	f.output = addOutput(cmd, "created")
@@ -89,61 +90,53 @@ at --help for the syntax of TIME.`,
 	return cmd
 }
 
-// freezeArgs are the arguments of kubectl at freeze.
-type freezeArgs struct {
-	name        string
-	objects     []string
-	from, until []string // words of times
-}
-
-func (f *freezing) split(args []string) (split freezeArgs, err error) {
+// split reads the arguments.
+func (f *freezing) split(args []string) error {
 	until := slices.Index(args, "until")
 	if until < 0 || until == len(args)-1 {
-		return split, usageError("write until when nothing starts, such as until monday 06:00")
+		return usageError("write until when nothing starts, such as until monday 06:00")
 	}
 	from := slices.Index(args[:until], "from")
 	if from < 0 {
 		from = until
-	} else if split.from = args[from+1 : until]; len(split.from) == 0 {
-		return split, usageError("write a time after from, such as from friday 18:00 until monday 06:00")
+	} else if f.from = args[from+1 : until]; len(f.from) == 0 {
+		return usageError("write a time after from, such as from friday 18:00 until monday 06:00")
 	}
-	split.until = args[until+1:]
+	f.until = args[until+1:]
 	for _, arg := range args[:from] {
 		switch kind, _ := reference(arg); {
 		case kind == v1alpha1.AtKind || kind == v1alpha1.CronAtKind:
-			split.objects = append(split.objects, arg)
+			f.objects = append(f.objects, arg)
 		case strings.Contains(arg, "/"):
-			return split, usageError("%q is not a name: write at/NAME for an At, cronat/NAME for a CronAt", arg)
-		case split.name != "":
-			return split, usageError("a Freeze has one name, not %s and %s: write at/NAME for an At, cronat/NAME for a CronAt", split.name, arg)
+			return usageError("%q is not a name: write at/NAME for an At, cronat/NAME for a CronAt", arg)
+		case f.name != "":
+			return usageError("a Freeze has one name, not %s and %s: write at/NAME for an At, cronat/NAME for a CronAt", f.name, arg)
 		default:
-			split.name = arg
+			f.name = arg
 		}
 	}
-	if len(split.objects) > 0 && (f.selector != "" || f.all) {
-		return split, usageError("names of Ats and CronAts cannot be combined with -l or -A")
+	if len(f.objects) > 0 && (f.selector != "" || f.all) {
+		return usageError("names of Ats and CronAts cannot be combined with -l or -A")
 	}
-	return split, nil
+	return nil
 }
 
-func (f *freezing) run(ctx context.Context, args []string) error {
-	split, err := f.split(args)
+func (f *freezing) run(ctx context.Context) error {
+	now := f.now().Truncate(time.Second)
+	from, until, err := f.window(now)
 	if err != nil {
 		return err
 	}
-	window, err := f.window(&split)
+	selector, err := f.selects()
 	if err != nil {
 		return err
 	}
-	selector, err := f.selects(split.objects)
-	if err != nil {
-		return err
-	}
+	seconds := func(t time.Time) v1alpha1.FreezeTime { return v1alpha1.FreezeTime(t.Format(time.RFC3339)) }
 	object := &v1alpha1.Freeze{
-		ObjectMeta: metav1.ObjectMeta{Name: split.name},
-		Spec:       v1alpha1.FreezeSpec{Windows: []v1alpha1.FreezeWindow{window}, Reason: f.reason, Selector: selector},
+		ObjectMeta: metav1.ObjectMeta{Name: f.name},
+		Spec:       v1alpha1.FreezeSpec{Windows: []v1alpha1.FreezeWindow{{From: seconds(from), Until: seconds(until)}}, Reason: f.reason, Selector: selector},
 	}
-	if split.name == "" {
+	if f.name == "" {
 		object.GenerateName = "freeze-"
 	}
 	if object.Namespace, _, err = f.config.ToRawKubeConfigLoader().Namespace(); err != nil {
@@ -157,55 +150,48 @@ func (f *freezing) run(ctx context.Context, args []string) error {
 		// In the namespace of the controller, it would otherwise hold everywhere.
 		object.Spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: object.Namespace}}
 	}
-	ready, err := freeze.New(object)
-	if err != nil {
+	if _, err := freeze.New(object); err != nil {
 		return usageError("%w", err)
 	}
 	if err := f.create(ctx, f.output, object); err != nil {
 		return err
 	}
-	now := f.now().Truncate(time.Second)
-	from, until := ready.Next(now)
-	verb, until := "nothing starts", until.In(f.local())
+	verb := "nothing starts"
 	if f.output.dryRun != "none" {
 		verb = "nothing would start"
 	}
 	if from.After(now) {
-		verb += " from " + when(from.In(f.local()), f.local(), now)
+		verb += " from " + when(from, f.local(), now)
 	}
 	f.announce(verb+" until", until, now, "")
 	return nil
 }
 
-// window returns the window of the times.
-func (f *freezing) window(split *freezeArgs) (window v1alpha1.FreezeWindow, err error) {
-	from := f.now().Truncate(time.Second)
-	if len(split.from) > 0 {
-		t, _, err := f.parseTime(split.from, timespec.Options{AllowPast: true})
-		if err != nil {
-			return window, err
+// window returns the window of the times, in the user's zone.
+func (f *freezing) window(now time.Time) (from, until time.Time, err error) {
+	var t timespec.Time
+	from = now.In(f.local())
+	if len(f.from) > 0 {
+		if t, _, err = f.parseTime(f.from, timespec.Options{AllowPast: true}); err != nil {
+			return from, until, err
 		}
-		from = t.Instant
+		from = t.Instant.In(f.local())
 	}
 	after := *f.cli
-	if from.After(f.now()) { // "until monday" is the first one after from.
+	if from.After(now) { // "until monday" is the first one after from.
 		after.now = func() time.Time { return from }
 	}
-	until, _, err := after.parseTime(split.until, timespec.Options{AllowPast: true})
-	if err != nil {
-		return window, err
+	if t, _, err = after.parseTime(f.until, timespec.Options{AllowPast: true}); err != nil {
+		return from, until, err
 	}
-	if !until.Instant.After(from) {
-		return window, usageError("the Freeze would end at %s, before it begins at %s: write a later time after until", until.Instant.In(f.local()).Format(longTime), from.In(f.local()).Format(longTime))
+	if until = t.Instant.In(f.local()); !until.After(from) {
+		err = usageError("the Freeze would end at %s, before it begins at %s: write a later time after until", until.Format(longTime), from.Format(longTime))
 	}
-	seconds := func(t time.Time) v1alpha1.FreezeTime {
-		return v1alpha1.FreezeTime(t.In(f.local()).Format(time.RFC3339))
-	}
-	return v1alpha1.FreezeWindow{From: seconds(from), Until: seconds(until.Instant)}, nil
+	return from, until, err
 }
 
 // selects returns the selector of -l, or of the named objects.
-func (f *freezing) selects(objects []string) (*metav1.LabelSelector, error) {
+func (f *freezing) selects() (*metav1.LabelSelector, error) {
 	if f.selector != "" {
 		selector, err := metav1.ParseToLabelSelector(f.selector)
 		if err != nil {
@@ -213,11 +199,11 @@ func (f *freezing) selects(objects []string) (*metav1.LabelSelector, error) {
 		}
 		return selector, nil
 	}
-	if len(objects) == 0 {
+	if len(f.objects) == 0 {
 		return nil, nil
 	}
 	requirement := metav1.LabelSelectorRequirement{Operator: metav1.LabelSelectorOpIn}
-	for _, arg := range objects {
+	for _, arg := range f.objects {
 		kind, name := reference(arg)
 		key := v1alpha1.LabelAtName
 		if kind == v1alpha1.CronAtKind {
@@ -322,13 +308,9 @@ func (c *cli) announceFreeze(output *output, object object, instant time.Time) {
 	if hold == nil {
 		return
 	}
-	what := "would wait for"
+	what := "would wait"
 	if _, isCronAt := object.(*v1alpha1.CronAt); isCronAt {
-		what = "would skip that time because of"
+		what = "would skip that time"
 	}
-	reason := ""
-	if hold.Reason != "" {
-		reason = ": " + hold.Reason
-	}
-	fmt.Fprintf(c.ErrOut, "%s Freeze %s until %s%s\n", what, hold.Freeze, when(hold.Until, c.local(), instant), reason)
+	fmt.Fprintf(c.ErrOut, "%s: %s\n", what, hold)
 }

@@ -139,12 +139,3 @@ func (f *Freeze) spanAt(t time.Time) *span {
 	}
 	return &span{from: t, until: begin}
 }
-
-// Next returns when the Freeze holds next, from t on, or the zero time if it never does.
-func (f *Freeze) Next(t time.Time) (from, until time.Time) {
-	s := f.spanAt(t)
-	if s.holds || s.until.IsZero() {
-		return s.from.In(f.location), s.until.In(f.location)
-	}
-	return s.until.In(f.location), f.spanAt(s.until).until.In(f.location)
-}

@@ -169,31 +169,26 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// TestNext walks through some months in steps of half an hour, and compares.
-func TestNext(t *testing.T) {
+// TestRemembered walks through some months in steps of half an hour: the last answer, which a Freeze remembers, is
+// right as long as it says.
+func TestRemembered(t *testing.T) {
 	f, err := New(newFreeze("team", "freeze", "Europe/Berlin",
 		each("0 18 * * 5", 60*time.Hour), each("30 2 * * *", 2*time.Hour), from("2026-12-23T16:00:00", "2027-01-02T06:00:00"), from("2026-10-03T00:00:00", "2026-10-07T00:00:00")))
 	if err != nil {
 		t.Fatal(err)
 	}
-	start := parseTime(t, "2026-09-23T12:00:00Z")
-	var want, got []string
-	holds := false
+	start, changes, held := parseTime(t, "2026-09-23T12:00:00Z"), 0, false
 	for at := start; at.Before(start.AddDate(0, 4, 0)); at = at.Add(30 * time.Minute) {
-		if now := slices.ContainsFunc(f.windows, func(w window) bool { return !w.end(at).IsZero() }); now != holds {
-			want, holds = append(want, at.Format(time.RFC3339)), now
+		holds := slices.ContainsFunc(f.windows, func(w window) bool { return !w.end(at).IsZero() })
+		if got := f.heldUntil(at); got.IsZero() == holds || holds && !got.After(at) {
+			t.Errorf("%s: holds until %s", at, got)
+		}
+		if holds != held {
+			changes, held = changes+1, holds
 		}
 	}
-	for at := start; len(got) < len(want); {
-		begin, end := f.Next(at)
-		if !f.heldUntil(begin).Equal(end) || f.heldUntil(begin.Add(-time.Second)).Equal(end) {
-			t.Errorf("from %s until %s: holds until %s", begin, end, f.heldUntil(begin))
-		}
-		got = append(got, begin.UTC().Format(time.RFC3339), end.UTC().Format(time.RFC3339))
-		at = end
-	}
-	if len(want) < 100 || !slices.Equal(got[:len(want)], want) {
-		t.Errorf("got  %v\nwant %v", got, want)
+	if changes < 100 {
+		t.Errorf("it begins or ends only %d times", changes)
 	}
 }
 
