@@ -162,6 +162,17 @@ func kindOfResource(resource schema.GroupVersionResource) (schema.GroupVersionKi
 	return mapper.KindFor(resource)
 }
 
+// closing is a body that does something when it is closed.
+type closing struct {
+	io.Reader
+	then func()
+}
+
+func (c closing) Close() error {
+	c.then()
+	return nil
+}
+
 // watched returns what a watcher reports on the objects that the options select.
 func watched(watcher watch.Interface, options metav1.ListOptions) io.ReadCloser {
 	reader, writer := io.Pipe()

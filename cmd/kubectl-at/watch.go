@@ -65,31 +65,16 @@ type limited struct {
 
 func (l limited) RoundTrip(request *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(request.Context())
-	timer := time.AfterFunc(l.limit, func() { cancel(noAnswer(l.limit)) })
 	stop := context.AfterFunc(l.command, func() { cancel(l.command.Err()) })
-	response, err := l.RoundTripper.RoundTrip(request.WithContext(ctx))
-	if err != nil {
-		timer.Stop()
+	timer := time.AfterFunc(l.limit, func() { // It does no harm if the request has ended.
 		stop()
-		cancel(nil)
-		return nil, err
-	}
+		cancel(noAnswer(l.limit))
+	})
+	response, err := l.RoundTripper.RoundTrip(request.WithContext(ctx))
 	if query := request.URL.Query(); query.Has("watch") || query.Has("follow") {
 		timer.Stop()
 	}
-	response.Body = closing{response.Body, func() { timer.Stop(); stop(); cancel(nil) }}
-	return response, nil
-}
-
-// closing is a body that does something when it is closed.
-type closing struct {
-	io.ReadCloser
-	then func()
-}
-
-func (c closing) Close() error {
-	defer c.then()
-	return c.ReadCloser.Close()
+	return response, err
 }
 
 // errGone means that the watched object does not exist or no longer exists.
