@@ -148,7 +148,7 @@ func (r *run) describe(command []string) (metadata metav1.ObjectMeta, from sourc
 		metadata.Name = generateName(what)
 	}
 	for _, note := range from.notes {
-		fmt.Fprintln(r.ErrOut, note)
+		r.say("%s", note)
 	}
 	return metadata, from, nil
 }
@@ -214,7 +214,7 @@ func (r *run) unixText(text string) string {
 	text = strings.TrimPrefix(text, "\ufeff")
 	unix := strings.ReplaceAll(text, "\r\n", "\n")
 	if unix != text {
-		fmt.Fprintln(r.ErrOut, "Changed the line ends of the command from CRLF to LF: a shell takes CR for a part of the line.")
+		r.say("Changed the line ends of the command from CRLF to LF: a shell takes CR for a part of the line.")
 	}
 	return unix
 }
@@ -380,7 +380,7 @@ func (s *seconds) Set(text string) error {
 	if days, isDays := strings.CutSuffix(text, "d"); isDays {
 		var number uint64
 		number, err = strconv.ParseUint(days, 10, 15)
-		d = time.Duration(number) * 24 * time.Hour
+		d = time.Duration(number) * day
 	}
 	if err != nil || d%time.Second != 0 || d > math.MaxInt32*time.Second {
 		return errors.New("write whole seconds, such as 90s, 1h30m or 7d")

@@ -17,7 +17,6 @@ limitations under the License.
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -156,7 +155,7 @@ func (c *cli) zoneOfAt(at *v1alpha1.At) (*time.Location, error) {
 
 // announce prints when something runs, and a remark.
 func (c *cli) announce(verb string, instant, now time.Time, remark string) {
-	fmt.Fprintf(c.ErrOut, "%s %s%s\n", verb, when(instant, c.local(), now), remark)
+	c.say("%s %s%s", verb, when(instant, c.local(), now), remark)
 }
 
 // isElsewhere reports whether an instant is in a zone whose clocks show something else
@@ -213,36 +212,26 @@ func shortUTC(instant time.Time) string {
 
 // fromNow describes how far in the future or past an instant is.
 func fromNow(instant, now time.Time) string {
-	seconds := instant.Unix() - now.Unix() // Sub ends at 292 years.
 	if instant.After(now) {
-		return "in " + shortSeconds(seconds)
+		return "in " + short(instant.Sub(now))
 	}
-	return shortSeconds(-seconds) + " ago"
+	return short(now.Sub(instant)) + " ago"
 }
+
+const day = 24 * time.Hour
+
+// zeros are units of a duration that nobody needs.
+var zeros = strings.NewReplacer("d0s", "d", "h0m0s", "h", "m0s", "m")
 
 // short returns a duration in its two largest units. HumanDuration in apimachinery only
 // shows hours for eight hours or more.
 func short(d time.Duration) string {
-	return shortSeconds(int64(d / time.Second))
-}
-
-func shortSeconds(n int64) (s string) {
-	parts := 0
-	for _, unit := range []struct {
-		name string
-		size int64
-	}{{"d", 24 * 60 * 60}, {"h", 60 * 60}, {"m", 60}, {"s", 1}} {
-		count := n / unit.size
-		n %= unit.size
-		if count > 0 {
-			s += fmt.Sprint(count) + unit.name
-		}
-		if s != "" {
-			parts++
-		}
-		if parts == 2 {
-			break
-		}
+	days, smallest := "", time.Second
+	switch {
+	case d >= day:
+		days, smallest = fmt.Sprintf("%dd", d/day), time.Hour
+	case d >= time.Hour:
+		smallest = time.Minute
 	}
-	return cmp.Or(s, "0s")
+	return zeros.Replace(days + (d % day).Truncate(smallest).String())
 }
