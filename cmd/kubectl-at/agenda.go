@@ -128,7 +128,7 @@ func (c *cli) setBounds(flags *agendaFlags, found *agenda) (err error) {
 	found.From = c.now().Truncate(time.Second)
 	found.Until = found.From
 	if flags.since == "" {
-		found.Until = found.From.Add(24 * time.Hour)
+		found.Until = found.From.Add(day)
 	} else if found.From, err = c.bound("since", flags.since, -1); err != nil {
 		return err
 	}
@@ -181,7 +181,7 @@ func (c *cli) fill(found *agenda, flags *agendaFlags) error {
 func listIfAllowed[T runtime.Object](c *cli, kind, selector string) ([]T, error) {
 	all, err := listOf[T](c, kind, selector)
 	if apierrors.IsForbidden(err) {
-		fmt.Fprintf(c.ErrOut, "Cannot list %s: %v\n", kind, err)
+		c.say("Cannot list %s: %v", kind, err)
 		return nil, nil
 	}
 	return all, err
@@ -190,11 +190,11 @@ func listIfAllowed[T runtime.Object](c *cli, kind, selector string) ([]T, error)
 func (c *cli) printAgenda(found *agenda, flags *agendaFlags) error {
 	switch {
 	case flags.since != "" && len(found.Runs) == 0:
-		fmt.Fprintf(c.ErrOut, "Nothing has run since %s, or it has been removed.\n", found.From.In(c.local()).Format(shortTime))
+		c.say("Nothing has run since %s, or it has been removed.", found.From.In(c.local()).Format(shortTime))
 	case flags.since != "":
 		return c.printRuns(found.Runs, flags.table)
 	case len(found.Starts) == 0:
-		fmt.Fprintf(c.ErrOut, "Nothing starts until %s.\n", found.Until.In(c.local()).Format(shortTime))
+		c.say("Nothing starts until %s.", found.Until.In(c.local()).Format(shortTime))
 	default:
 		return c.printStarts(found.Starts, flags.table)
 	}
@@ -202,24 +202,23 @@ func (c *cli) printAgenda(found *agenda, flags *agendaFlags) error {
 }
 
 func (c *cli) printStarts(starts []start, options printers.PrintOptions) error {
-	now := c.now()
-	var rows []metav1.TableRow
+	table := newTable("Time", "In", "Name", "Note", "wide", "Command")
 	for _, s := range starts {
-		rows = append(rows, row(s.object, s.Time.In(c.local()).Format(shortTime), fromNow(s.Time, now), ref(s.object), s.note(), clip(s.Command, maxCommand)))
+		table.add(s.object, s.Time.In(c.local()).Format(shortTime), fromNow(s.Time, c.now()), ref(s.object), s.note(), clip(s.Command, maxCommand))
 	}
-	return c.printRows(options, append(columns(0, "Time", "In", "Name", "Note"), columns(1, "Command")...), rows)
+	return table.print(c, options)
 }
 
 func (c *cli) printRuns(runs []pastRun, options printers.PrintOptions) error {
-	var rows []metav1.TableRow
+	table := newTable("Time", "Took", "Name", "Reason", "Exit", "Message", "wide", "Command")
 	for _, r := range runs {
 		took := ""
 		if r.TookSeconds != nil {
-			took = shortSeconds(*r.TookSeconds)
+			took = short(plan.Seconds(*r.TookSeconds))
 		}
-		rows = append(rows, row(r.object, r.Time.In(c.local()).Format(shortTime), took, ref(r.object), r.Reason, exitCodeOf(r.ExitCode), clip(r.Message, 2*maxCommand), clip(r.Command, maxCommand)))
+		table.add(r.object, r.Time.In(c.local()).Format(shortTime), took, ref(r.object), r.Reason, exitCodeOf(r.ExitCode), clip(r.Message, 2*maxCommand), clip(r.Command, maxCommand))
 	}
-	return c.printRows(options, append(columns(0, "Time", "Took", "Name", "Reason", "Exit", "Message"), columns(1, "Command")...), rows)
+	return table.print(c, options)
 }
 
 // calendar returns the agenda as in RFC 5545. An event does not mark its time as busy.

@@ -136,7 +136,7 @@ func (c *cli) check(ctx context.Context, of object, ago time.Duration, out io.Wr
 		}
 	}
 	if _, isKnown := verdictOn(of); !isKnown && limit > verdictTime && left > 0 {
-		fmt.Fprintf(c.ErrOut, "waiting for the rehearsal of %s, %s at most\n", ref(of), short(left))
+		c.say("waiting for the rehearsal of %s, %s at most", ref(of), short(left))
 	}
 	why, last, unseen := c.verdict(ctx, of, left)
 	if err := ctx.Err(); err != nil {
@@ -266,7 +266,7 @@ func (c *cli) warn(ctx context.Context, output *output, of object) error {
 	case output.isServer():
 		var asked string
 		if asked, why = c.dryRun(ctx, of); why == "" {
-			fmt.Fprintln(c.ErrOut, answer.OneLine(asked))
+			c.say("%s", asked)
 		}
 	case output.check:
 		return c.check(ctx, of, 0, c.ErrOut)
@@ -281,9 +281,7 @@ func (c *cli) warn(ctx context.Context, output *output, of object) error {
 			why += " Nothing was rehearsed: --rehearse tries the Pod on a node."
 		}
 	}
-	if why != "" {
-		fmt.Fprintln(c.ErrOut, answer.OneLine(why))
-	}
+	c.say("%s", why)
 	return nil
 }
 

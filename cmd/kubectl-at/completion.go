@@ -113,7 +113,7 @@ func (c *cli) complete(words func(*resource.Info) []string, kinds ...string) cob
 			}
 		}
 		if err != nil && len(found) == 0 {
-			fmt.Fprintln(c.ErrOut, answer.OneLine(err.Error()))
+			c.say("%v", err)
 			return nil, cobra.ShellCompDirectiveError
 		}
 		found = slices.DeleteFunc(found, func(word string) bool {

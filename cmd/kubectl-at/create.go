@@ -18,7 +18,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -183,7 +182,7 @@ func (c *cli) createAt(ctx context.Context, output *output, at *v1alpha1.At, ins
 // announceAt prints when an At that has been written runs, and follows it.
 func (c *cli) announceAt(ctx context.Context, output *output, at *v1alpha1.At, instant, now time.Time, w *wait) error {
 	if ptr.Deref(at.Spec.Suspend, false) {
-		fmt.Fprintf(c.ErrOut, "suspended, due %s: it does not start until %s\n", instant.In(c.local()).Format(longTime), c.kubectl("at resume %s", at.Name))
+		c.say("suspended, due %s: it does not start until %s", instant.In(c.local()).Format(longTime), c.kubectl("at resume %s", at.Name))
 	} else {
 		c.announce(output.runs(), instant, now, "")
 		c.announceFreeze(output, at, later(instant, now))

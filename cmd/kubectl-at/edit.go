@@ -109,7 +109,7 @@ func each[T any](c *cli, all []T, do func(T) error) (failed error) {
 	for _, one := range all {
 		if err := do(one); err != nil {
 			if failed != nil {
-				fmt.Fprintln(c.ErrOut, "error:", failed)
+				c.say("error: %v", failed)
 			}
 			failed = err
 		}
@@ -244,7 +244,7 @@ func (m *move) ats(names []string) (infos []*resource.Info, err error) {
 		return stateOf(at).hasBegun || plan.ParentName(at) != "" || m.dueBefore != "" && (due.IsZero() || !due.Before(limit.Instant))
 	})
 	if err == nil && len(infos) == 0 {
-		fmt.Fprintln(m.ErrOut, "No At is moved: the flags select none that has not started.")
+		m.say("No At is moved: the flags select none that has not started.")
 	}
 	return infos, err
 }

@@ -32,6 +32,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"programming-kubernetes.info/cnat-controller/cmd/kubectl-at/timespec"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 )
 
 // Exit codes.
@@ -76,6 +77,13 @@ func (p *printable) Write(data []byte) (int, error) {
 		return unicode.ReplacementChar
 	}, string(data)))
 	return len(data), err
+}
+
+// say prints a line for people on standard error, unless it is empty.
+func (c *cli) say(format string, args ...any) {
+	if line := answer.OneLine(fmt.Sprintf(format, args...)); line != "" {
+		fmt.Fprintln(c.ErrOut, line)
+	}
 }
 
 // kubectl returns a command line for a hint. It reaches the same cluster and namespace as

@@ -115,7 +115,7 @@ func (o *every) create(cmd *cobra.Command, words, command []string) error {
 	}
 	o.sayStillRuns(from)
 	for _, note := range cronexpr.Surprises(cronAt.Spec.Schedule) {
-		fmt.Fprintln(o.ErrOut, note)
+		o.say("%s", note)
 	}
 	if err := o.announceNext(o.output, cronAt, now); err != nil {
 		return err
@@ -198,7 +198,7 @@ func (o *every) setZone(spec *v1alpha1.CronAtSpec, isGiven bool, copied string) 
 	case spec.TimeZone != nil:
 		return nil
 	case copied == "CronJob":
-		fmt.Fprintln(o.ErrOut, "The CronJob has no time zone and uses that of the cluster's controller manager. The CronAt uses UTC: if that is wrong, specify the time zone with --tz.")
+		o.say("The CronJob has no time zone and uses that of the cluster's controller manager. The CronAt uses UTC: if that is wrong, specify the time zone with --tz.")
 	}
 	spec.TimeZone = ptr.To("UTC")
 	return nil
@@ -210,7 +210,7 @@ func (o *every) sayStillRuns(from source) {
 		return
 	}
 	name := "cronjob/" + from.name
-	fmt.Fprintf(o.ErrOut, "%s still runs, if the cluster has it: suspend it with %s\n", name, o.kubectl(`patch %s -p '{"spec":{"suspend":true}}'`, name))
+	o.say("%s still runs, if the cluster has it: suspend it with %s", name, o.kubectl(`patch %s -p '{"spec":{"suspend":true}}'`, name))
 }
 
 // nextOf returns when a new CronAt is first due, ignoring suspension. It also validates
@@ -229,7 +229,7 @@ func nextOf(cronAt *v1alpha1.CronAt, now time.Time) (time.Time, error) {
 // announceNext prints when a CronAt that has been written is next due.
 func (c *cli) announceNext(output *output, cronAt *v1alpha1.CronAt, now time.Time) error {
 	if ptr.Deref(cronAt.Spec.Suspend, false) {
-		fmt.Fprintf(c.ErrOut, "suspended: nothing starts until %s\n", c.kubectl("at resume %s", ref(cronAt)))
+		c.say("suspended: nothing starts until %s", c.kubectl("at resume %s", ref(cronAt)))
 		return nil
 	}
 	spread := ""

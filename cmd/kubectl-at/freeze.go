@@ -19,7 +19,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -144,7 +143,7 @@ func (f *freezing) run(ctx context.Context) error {
 	}
 	if f.all && !f.flags.Changed("namespace") {
 		object.Namespace = f.findController()
-		fmt.Fprintf(f.ErrOut, "in namespace %s: only in that of the controller, a Freeze holds everywhere\n", object.Namespace)
+		f.say("in namespace %s: only in that of the controller, a Freeze holds everywhere", object.Namespace)
 	}
 	if !f.all {
 		// In the namespace of the controller, it would otherwise hold everywhere.
@@ -312,5 +311,5 @@ func (c *cli) announceFreeze(output *output, object object, instant time.Time) {
 	if _, isCronAt := object.(*v1alpha1.CronAt); isCronAt {
 		what = "would skip that time"
 	}
-	fmt.Fprintf(c.ErrOut, "%s: %s\n", what, hold)
+	c.say("%s: %s", what, hold)
 }

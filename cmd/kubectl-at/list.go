@@ -145,7 +145,7 @@ func instantOf(at *v1alpha1.At) time.Time {
 // printTables prints the Ats, and the CronAts if there are any.
 func (c *cli) printTables(ats []*v1alpha1.At, cronAts []*v1alpha1.CronAt, table printers.PrintOptions) error {
 	if len(ats) == 0 && len(cronAts) == 0 {
-		fmt.Fprintf(c.ErrOut, "Nothing is scheduled. %s also shows what is done, %s all namespaces.\n", c.kubectl("at list --all"), c.kubectl("at list -A"))
+		c.say("Nothing is scheduled. %s also shows what is done, %s all namespaces.", c.kubectl("at list --all"), c.kubectl("at list -A"))
 		return nil
 	}
 	if len(ats) > 0 {
@@ -159,41 +159,48 @@ func (c *cli) printTables(ats []*v1alpha1.At, cronAts []*v1alpha1.CronAt, table 
 
 func (c *cli) printTable(ats []*v1alpha1.At, options printers.PrintOptions) error {
 	now := c.now()
-	var rows []metav1.TableRow
+	table := newTable("Name", "When", "In", "Phase", "Reason", "Command", "wide", "Exit", "Pod", "Node", "Rehearsed", "Requester")
 	for _, at := range ats {
 		when, in := at.Spec.Schedule, ""
 		if instant, err := plan.Instant(&at.Spec); err == nil {
 			when, in = instant.In(c.local()).Format(shortTime), fromNow(instant, now)
 		}
 		pod := ptr.Deref(at.Status.Pod, v1alpha1.AtPod{})
-		rows = append(rows, row(
-			at, at.Name, when, in, string(at.Status.Phase), reasonOf(at, now),
+		table.add(at, at.Name, when, in, string(at.Status.Phase), reasonOf(at, now),
 			clip(commandOf(&at.Spec.RunSpec), maxCommand), exitCodeOf(at.Status.ExitCode), pod.Name, pod.NodeName, rehearsed(stateOf(at), now),
 			at.Annotations[v1alpha1.AnnotationRequester],
-		))
+		)
 	}
-	return c.printRows(options, append(columns(0, "Name", "When", "In", "Phase", "Reason", "Command"), columns(1, "Exit", "Pod", "Node", "Rehearsed", "Requester")...), rows)
+	return table.print(c, options)
 }
 
-// columns returns columns of a table; those with a priority above 0 are only in a wide one.
-func columns(priority int32, names ...string) (all []metav1.TableColumnDefinition) {
-	for _, name := range names {
-		all = append(all, metav1.TableColumnDefinition{Name: name, Priority: priority})
+// table is what a command prints for several objects.
+type table struct{ metav1.Table }
+
+// newTable returns a table with these columns. Those behind "wide" are only in a wide one.
+func newTable(columns ...string) *table {
+	t, priority := &table{}, int32(0)
+	for _, name := range columns {
+		if name == "wide" {
+			priority = 1
+			continue
+		}
+		t.ColumnDefinitions = append(t.ColumnDefinitions, metav1.TableColumnDefinition{Name: name, Priority: priority})
 	}
-	return all
+	return t
 }
 
-// row returns the row of an object. An empty cell shows a hyphen.
-func row(object runtime.Object, cells ...string) metav1.TableRow {
+// add adds the row of an object. An empty cell shows a hyphen.
+func (t *table) add(object runtime.Object, cells ...string) {
 	row := metav1.TableRow{Object: runtime.RawExtension{Object: object}}
 	for _, cell := range cells {
 		row.Cells = append(row.Cells, cmp.Or(answer.OneLine(cell), "-"))
 	}
-	return row
+	t.Rows = append(t.Rows, row)
 }
 
-func (c *cli) printRows(options printers.PrintOptions, columns []metav1.TableColumnDefinition, rows []metav1.TableRow) error {
-	return printers.NewTablePrinter(options).PrintObj(&metav1.Table{ColumnDefinitions: columns, Rows: rows}, c.Out)
+func (t *table) print(c *cli, options printers.PrintOptions) error {
+	return printers.NewTablePrinter(options).PrintObj(&t.Table, c.Out)
 }
 
 // exitCodeOf shows the exit code of a command; nil means that it has not ended.
@@ -255,20 +262,19 @@ func (c *cli) listCronAts(selector string) ([]*v1alpha1.CronAt, error) {
 
 func (c *cli) printCronAts(cronAts []*v1alpha1.CronAt, options printers.PrintOptions) error {
 	now := c.now()
-	var rows []metav1.TableRow
+	table := newTable("Name", "Schedule", "TimeZone", "Next", "In", "Last", "Active", "Reason", "Command", "wide", "Rehearsed", "Requester")
 	for _, cronAt := range cronAts {
 		next := ""
 		if at := cronAt.Status.NextScheduleTime; at != nil {
 			next = at.In(c.local()).Format(shortTime)
 		}
-		rows = append(rows, row(
-			cronAt, ref(cronAt), cronAt.Spec.Schedule, zoneOf(cronAt), next, since(cronAt.Status.NextScheduleTime, now),
+		table.add(cronAt, ref(cronAt), cronAt.Spec.Schedule, zoneOf(cronAt), next, since(cronAt.Status.NextScheduleTime, now),
 			since(cronAt.Status.LastScheduleTime, now), fmt.Sprint(cronAt.Status.Active), reasonOf(cronAt, now),
 			clip(commandOf(&cronAt.Spec.AtTemplate.Spec), maxCommand), rehearsed(stateOf(cronAt), now),
 			cronAt.Annotations[v1alpha1.AnnotationRequester],
-		))
+		)
 	}
-	return c.printRows(options, append(columns(0, "Name", "Schedule", "TimeZone", "Next", "In", "Last", "Active", "Reason", "Command"), columns(1, "Rehearsed", "Requester")...), rows)
+	return table.print(c, options)
 }
 
 func zoneOf(cronAt *v1alpha1.CronAt) string { return ptr.Deref(cronAt.Spec.TimeZone, "UTC") }

@@ -250,7 +250,7 @@ func (l *podLog) ended(err error) error {
 // the log of a Pod that has already ended, or of a restarted container.
 func (l *podLog) stream(ctx context.Context) error {
 	if l.attempt > 0 {
-		fmt.Fprintf(l.ErrOut, "attempt %d: pod/%s\n", l.attempt+1, l.pod())
+		l.say("attempt %d: pod/%s", l.attempt+1, l.pod())
 	}
 	return l.ended(l.streamAll(ctx))
 }
@@ -386,7 +386,7 @@ func (l *podLog) printOf(ctx context.Context, pod *corev1.Pod) error {
 		}
 	}
 	if note != "" {
-		fmt.Fprintf(l.ErrOut, "pod/%s: %s\n", pod.Name, note)
+		l.say("pod/%s: %s", pod.Name, note)
 	}
 	_, err := l.copy(ctx, options, 0)
 	return err

@@ -133,7 +133,7 @@ func (c *cli) announceOmitted(of object) {
 		number += omitted[why]
 	}
 	if number > 0 {
-		fmt.Fprintf(c.ErrOut, "leaves out %d of %d nodes: %s\n", number, number+len(chosen), strings.Join(reasons, ", "))
+		c.say("leaves out %d of %d nodes: %s", number, number+len(chosen), strings.Join(reasons, ", "))
 	}
 }
 
@@ -168,17 +168,17 @@ func (c *cli) nodeAts(at *v1alpha1.At) ([]*v1alpha1.At, error) {
 func (c *cli) printNodes(at *v1alpha1.At) error {
 	ats, err := c.nodeAts(at)
 	if err != nil {
-		fmt.Fprintf(c.ErrOut, "Cannot list the Ats of its nodes: %v\n", err)
+		c.say("Cannot list the Ats of its nodes: %v", err)
 	}
 	if len(ats) == 0 {
 		return nil
 	}
 	fmt.Fprintln(c.Out, "Nodes")
-	var rows []metav1.TableRow
+	table := newTable("Node", "Name", "Phase", "Reason", "Exit")
 	for _, at := range ats {
-		rows = append(rows, row(at, at.Spec.Node, at.Name, string(at.Status.Phase), reasonOf(at, c.now()), exitCodeOf(at.Status.ExitCode)))
+		table.add(at, at.Spec.Node, at.Name, string(at.Status.Phase), reasonOf(at, c.now()), exitCodeOf(at.Status.ExitCode))
 	}
-	return c.printRows(printers.PrintOptions{}, columns(0, "Node", "Name", "Phase", "Reason", "Exit"), rows)
+	return table.print(c, printers.PrintOptions{})
 }
 
 // ofNode returns a writer for the output of an At of a node.

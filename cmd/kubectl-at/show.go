@@ -83,7 +83,7 @@ func (c *cli) show(ctx context.Context, at *v1alpha1.At) error {
 		}
 	}
 	if podsErr != nil {
-		fmt.Fprintf(c.ErrOut, "Cannot list its Pods: %v\n", podsErr)
+		c.say("Cannot list its Pods: %v", podsErr)
 	} else if len(pods) > 0 {
 		if err := c.attempts(at, pods, now); err != nil {
 			return err
@@ -263,7 +263,7 @@ func since(t *metav1.Time, now time.Time) string {
 // attempts prints the Pods of a run.
 func (c *cli) attempts(at *v1alpha1.At, pods []*corev1.Pod, now time.Time) error {
 	fmt.Fprintln(c.Out, "Attempts")
-	var rows []metav1.TableRow
+	table := newTable("#", "Pod", "Phase", "Exit", "Node", "Created", "Ran")
 	for _, pod := range pods {
 		number := "?"
 		for n := range newestAttempt(at) + 1 {
@@ -279,9 +279,9 @@ func (c *cli) attempts(at *v1alpha1.At, pods []*corev1.Pod, now time.Time) error
 				exitCode, ran = fmt.Sprint(ended.ExitCode), short(ended.FinishedAt.Sub(ended.StartedAt.Time))
 			}
 		}
-		rows = append(rows, row(pod, number, pod.Name, string(pod.Status.Phase), exitCode, pod.Spec.NodeName, since(&pod.CreationTimestamp, now), ran))
+		table.add(pod, number, pod.Name, string(pod.Status.Phase), exitCode, pod.Spec.NodeName, since(&pod.CreationTimestamp, now), ran)
 	}
-	return c.printRows(printers.PrintOptions{}, columns(0, "#", "Pod", "Phase", "Exit", "Node", "Created", "Ran"), rows)
+	return table.print(c, printers.PrintOptions{})
 }
 
 // events prints the events of the object with a UID.
@@ -289,7 +289,7 @@ func (c *cli) events(ctx context.Context, title, namespace string, uid types.UID
 	selectors = append(selectors, fields.OneTermEqualSelector("involvedObject.uid", string(uid)))
 	list, err := c.kube.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: fields.AndSelectors(selectors...).String()})
 	if err != nil {
-		fmt.Fprintf(c.ErrOut, "Cannot list %s: %v\n", strings.ToLower(title[:1])+title[1:], err)
+		c.say("Cannot list %s: %v", strings.ToLower(title[:1])+title[1:], err)
 		return nil
 	}
 	events := list.Items
@@ -298,12 +298,11 @@ func (c *cli) events(ctx context.Context, title, namespace string, uid types.UID
 	}
 	slices.SortStableFunc(events, func(a, b corev1.Event) int { return a.LastTimestamp.Compare(b.LastTimestamp.Time) })
 	fmt.Fprintln(c.Out, title)
-	var rows []metav1.TableRow
-	for i := range events {
-		event := &events[i]
-		rows = append(rows, row(event, since(&event.LastTimestamp, now), event.Type, event.Reason, event.Message))
+	table := newTable("When", "Type", "Reason", "Message")
+	for _, event := range events {
+		table.add(&event, since(&event.LastTimestamp, now), event.Type, event.Reason, event.Message)
 	}
-	return c.printRows(printers.PrintOptions{}, columns(0, "When", "Type", "Reason", "Message"), rows)
+	return table.print(c, printers.PrintOptions{})
 }
 
 // nextTimes is the number of times that the page of a CronAt shows.
@@ -319,7 +318,7 @@ func (c *cli) showCronAt(ctx context.Context, cronAt *v1alpha1.CronAt) error {
 		[]field{{"Schedule", spec.Schedule + ", " + zoneOf(cronAt)}, {"Policy", policyOf(spec)}},
 		nextTimesOf(cronAt, c.local(), now), c.stateOfCronAt(cronAt, now))
 	if atsErr != nil {
-		fmt.Fprintf(c.ErrOut, "Cannot list its Ats: %v\n", atsErr)
+		c.say("Cannot list its Ats: %v", atsErr)
 	} else if ats := atsOf(cronAt, ats); len(ats) > 0 {
 		fmt.Fprintln(c.Out, "Ats")
 		if err := c.printTable(ats, printers.PrintOptions{Wide: true}); err != nil {

@@ -31,7 +31,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
@@ -129,12 +128,12 @@ func (c *cli) follow(ctx context.Context, at *v1alpha1.At, w *wait) error {
 	for at.Status.Phase != v1alpha1.PhaseDone {
 		if stage := stageOf(at); stage != shown {
 			shown = stage
-			fmt.Fprintf(c.ErrOut, "%s: %s\n", ref(at), answer.OneLine(stateLine(at, c.now())))
+			c.say("%s: %s", ref(at), stateLine(at, c.now()))
 		}
 		if watching { // A new object says nothing about the controller.
-			if hint := c.hintOnAt(at, c.now()); hint != "" && hint != hinted {
+			if hint := c.hintOnAt(at, c.now()); hint != hinted {
 				hinted = hint
-				fmt.Fprintln(c.ErrOut, hint)
+				c.say("%s", hint)
 			}
 		}
 		select {
@@ -160,17 +159,17 @@ func (c *cli) follow(ctx context.Context, at *v1alpha1.At, w *wait) error {
 	}
 	err := logs.finish()
 	if err = cmp.Or(context.Cause(ctx), err); err != nil {
-		fmt.Fprintf(c.ErrOut, "The log is incomplete: %v\n", err)
+		c.say("The log is incomplete: %v", err)
 	}
 	if began, ended := at.Status.StartTime, at.Status.CompletionTime; began != nil && ended != nil && outcome(at, false) == nil {
-		fmt.Fprintf(c.ErrOut, "%s: %s after %s\n", ref(at), at.Status.Reason, short(ended.Sub(began.Time)))
+		c.say("%s: %s after %s", ref(at), at.Status.Reason, short(ended.Sub(began.Time)))
 	}
 	return outcome(at, w.passExitCode)
 }
 
 // overtime is how long to wait after the time of a run without --timeout: a script must not
 // wait forever for what is suspended, blocked or hanging.
-const overtime = 24 * time.Hour
+const overtime = day
 
 var errTimeout, errOvertime = errors.New("--timeout has passed"), errors.New("the run was due a day ago, and there is no --timeout")
 
