@@ -17,6 +17,8 @@ limitations under the License.
 package simulation
 
 import (
+	"cmp"
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -60,12 +62,7 @@ func objects[T metav1.Object](w *World, where func(T) bool) []T {
 }
 
 // byAge orders UIDs of the API server in memory, which are numbers.
-func byAge(a, b types.UID) int {
-	if len(a) != len(b) {
-		return len(a) - len(b)
-	}
-	return strings.Compare(string(a), string(b))
-}
+func byAge(a, b types.UID) int { return cmp.Or(len(a)-len(b), strings.Compare(string(a), string(b))) }
 
 // changed is called with each change. What follows happens later.
 func (w *World) changed(eventType watch.EventType, object metav1.Object) {
@@ -272,17 +269,22 @@ func (w *World) rollOut(uid types.UID, updated int32) {
 
 // delete deletes an object.
 func (w *World) delete(object metav1.Object) {
-	options := *metav1.NewPreconditionDeleteOptions(string(object.GetUID()))
-	switch object.(type) {
-	case *corev1.Pod:
-		tolerate(w.kube.CoreV1().Pods(object.GetNamespace()).Delete(w.t.Context(), object.GetName(), options))
-	case *v1alpha1.At:
-		tolerate(w.cnat.CnatV1alpha1().Ats(object.GetNamespace()).Delete(w.t.Context(), object.GetName(), options))
-	case *v1alpha1.Freeze:
-		tolerate(w.cnat.CnatV1alpha1().Freezes(object.GetNamespace()).Delete(w.t.Context(), object.GetName(), options))
-	case *v1alpha1.CronAt:
-		tolerate(w.cnat.CnatV1alpha1().CronAts(object.GetNamespace()).Delete(w.t.Context(), object.GetName(), options))
+	var client interface {
+		Delete(ctx context.Context, name string, options metav1.DeleteOptions) error
 	}
+	switch namespace := object.GetNamespace(); object.(type) {
+	case *corev1.Pod:
+		client = w.kube.CoreV1().Pods(namespace)
+	case *v1alpha1.At:
+		client = w.cnat.CnatV1alpha1().Ats(namespace)
+	case *v1alpha1.Freeze:
+		client = w.cnat.CnatV1alpha1().Freezes(namespace)
+	case *v1alpha1.CronAt:
+		client = w.cnat.CnatV1alpha1().CronAts(namespace)
+	default:
+		return // It stays.
+	}
+	tolerate(client.Delete(w.t.Context(), object.GetName(), *metav1.NewPreconditionDeleteOptions(string(object.GetUID()))))
 }
 
 func (w *World) dependents(owner types.UID) []metav1.Object {

@@ -19,6 +19,7 @@ package simulation
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -116,13 +117,12 @@ func (w *World) watchOver(p *process) {
 
 // forget removes a process from those that run.
 func (w *World) forget(p *process) bool {
-	for i, other := range w.running {
-		if other == p {
-			w.running = append(w.running[:i:i], w.running[i+1:]...)
-			return true
-		}
+	i := slices.Index(w.running, p)
+	if i < 0 {
+		return false
 	}
-	return false
+	w.running = slices.Delete(w.running, i, i+1)
+	return true
 }
 
 // kill kills a process: from now on, it neither sends nor gets anything.
@@ -152,7 +152,7 @@ func (w *World) stop(p *process) {
 
 // replaceAll ends all processes, and starts others.
 func (w *World) replaceAll(elect bool, slots ...string) {
-	for _, p := range append([]*process(nil), w.running...) {
+	for _, p := range slices.Clone(w.running) {
 		if w.chance(50) {
 			w.kill(p)
 		} else {
@@ -168,7 +168,7 @@ func (w *World) replaceAll(elect bool, slots ...string) {
 // stopAll ends all processes at the end of the simulation, and waits for them.
 func (w *World) stopAll() {
 	w.stopped = true
-	for _, p := range append([]*process(nil), w.running...) {
+	for _, p := range slices.Clone(w.running) {
 		w.kill(p)
 	}
 	w.result.Violations = w.checker.Violations

@@ -36,7 +36,6 @@ limitations under the License.
 package simulation
 
 import (
-	"container/heap"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
@@ -44,6 +43,8 @@ import (
 	"io"
 	oldrand "math/rand"
 	"math/rand/v2"
+	"slices"
+	"sort"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -111,8 +112,8 @@ type World struct {
 	kube    kubernetes.Interface
 	cnat    clientset.Interface
 
-	queue  queue
-	number int           // of events so far, for their order
+	queue  []event       // in the order of their times
+	number int           // of events so far
 	ahead  time.Duration // how far the wall clock is ahead of the clock of timers
 
 	network
@@ -162,29 +163,16 @@ const (
 
 // event is something that happens at a time.
 type event struct {
-	at     time.Time
-	number int
-	do     func()
+	at time.Time
+	do func()
 }
 
-type queue []event
-
-func (q queue) Len() int { return len(q) }
-func (q queue) Less(i, j int) bool {
-	return q[i].at.Before(q[j].at) || q[i].at.Equal(q[j].at) && q[i].number < q[j].number
-}
-func (q queue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
-func (q *queue) Push(x any)   { *q = append(*q, x.(event)) }
-func (q *queue) Pop() any {
-	last := (*q)[len(*q)-1]
-	*q = (*q)[:len(*q)-1]
-	return last
-}
-
-// after lets something happen after a delay.
+// after lets something happen after a delay, and after what happens at that time anyway.
 func (w *World) after(delay time.Duration, do func()) {
 	w.number++
-	heap.Push(&w.queue, event{time.Now().Add(delay), w.number, do})
+	at := time.Now().Add(delay)
+	i := sort.Search(len(w.queue), func(i int) bool { return w.queue[i].at.After(at) })
+	w.queue = slices.Insert(w.queue, i, event{at, do})
 }
 
 // between returns a random duration.
@@ -217,7 +205,9 @@ func (w *World) runFor(d time.Duration) {
 			timer.Stop()
 			continue
 		}
-		heap.Pop(&w.queue).(event).do()
+		next := w.queue[0]
+		w.queue = w.queue[1:]
+		next.do()
 		w.pump()
 	}
 }
