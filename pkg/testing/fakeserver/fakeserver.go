@@ -480,6 +480,9 @@ func (s *Server) remove(r *request, key target, old *unstructured.Unstructured) 
 			return nil, apierrors.NewConflict(key.groupResource, key.name, errors.New("a precondition does not hold"))
 		}
 	}
+	if len(options.DryRun) > 0 { // A deletion says it in its body.
+		r.query.Set("dryRun", metav1.DryRunAll)
+	}
 	object := old.DeepCopy()
 	grace := gracePeriod(old, options.GracePeriodSeconds)
 	switch current := object.GetDeletionGracePeriodSeconds(); {
