@@ -37,10 +37,7 @@ func TestCleanUp(t *testing.T) {
 		at := newAt(withStatus(running(corev1.PodSucceeded)))
 		at.Status.Phase = v1alpha1.PhaseDone
 		at.Status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionComplete, metav1.ConditionTrue, now, "Any", "")}
-		for _, m := range mutate {
-			m(at)
-		}
-		return at
+		return edited(at, mutate...)
 	}
 	// doneFailed is an At whose second attempt was the last.
 	doneFailed := newAt(withStatus(*secondRunning(corev1.PodFailed)))

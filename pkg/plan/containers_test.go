@@ -17,7 +17,6 @@ limitations under the License.
 package plan
 
 import (
-	"slices"
 	"testing"
 	"time"
 
@@ -238,7 +237,7 @@ func TestDecideNotStarted(t *testing.T) {
 	waits := waits("command", "ContainerCreating", "")
 	pending := running(corev1.PodPending)
 	at := func(mutate ...func(*v1alpha1.At)) *v1alpha1.At {
-		return newAt(slices.Concat([]func(*v1alpha1.At){withStatus(pending)}, mutate)...)
+		return edited(newAt(withStatus(pending)), mutate...)
 	}
 	testDecide(t, map[string]decideCase{
 		"its node refused it: created again, although there are no retries": {

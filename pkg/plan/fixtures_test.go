@@ -46,21 +46,26 @@ var (
 	earlier = due.Add(-time.Hour)
 )
 
+// edited returns an object after the given edits.
+func edited[T any](object *T, edits ...func(*T)) *T {
+	for _, edit := range edits {
+		edit(object)
+	}
+	return object
+}
+
 func newAt(mutate ...func(*v1alpha1.At)) *v1alpha1.At {
 	at := &v1alpha1.At{
 		ObjectMeta: metav1.ObjectMeta{Name: "example-at", Namespace: "default", UID: uid, Generation: 2},
 		Spec:       v1alpha1.AtSpec{Schedule: "2026-12-24T10:12:00Z", RunSpec: v1alpha1.RunSpec{Command: "echo YAY"}},
 		Status:     v1alpha1.AtStatus{Phase: v1alpha1.PhasePending},
 	}
-	for _, m := range mutate {
-		m(at)
-	}
-	return at
+	return edited(at, mutate...)
 }
 
 // runningAt is an At whose Pod was seen running.
 func runningAt(mutate ...func(*v1alpha1.At)) *v1alpha1.At {
-	return newAt(append([]func(*v1alpha1.At){withStatus(running(corev1.PodRunning))}, mutate...)...)
+	return edited(newAt(withStatus(running(corev1.PodRunning))), mutate...)
 }
 
 func withStatus(status v1alpha1.AtStatus) func(*v1alpha1.At) {
@@ -79,10 +84,7 @@ func newPod(phase corev1.PodPhase, mutate ...func(*corev1.Pod)) *corev1.Pod {
 	pod.CreationTimestamp = metav1.Time{Time: created}
 	pod.Spec.NodeName = "node"
 	pod.Status.Phase = phase
-	for _, m := range mutate {
-		m(pod)
-	}
-	return pod
+	return edited(pod, mutate...)
 }
 
 func pendingPod(mutate ...func(*corev1.Pod)) *corev1.Pod { return newPod(corev1.PodPending, mutate...) }
@@ -297,10 +299,7 @@ func nextAttempt(failed int32, next time.Time) *v1alpha1.AtStatus {
 
 // changed is a status that differs from another.
 func changed(from v1alpha1.AtStatus, mutate ...func(*v1alpha1.AtStatus)) *v1alpha1.AtStatus {
-	for _, m := range mutate {
-		m(&from)
-	}
-	return &from
+	return edited(&from, mutate...)
 }
 
 // secondRunning is the status of an At whose second attempt is in the given phase.

@@ -36,10 +36,7 @@ import (
 
 func newNode(name string, mutate ...func(*corev1.Node)) *corev1.Node {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}}}
-	for _, m := range mutate {
-		m(node)
-	}
-	return node
+	return edited(node, mutate...)
 }
 
 func withLabel(key, value string) func(*corev1.Node) {
@@ -79,10 +76,7 @@ func newChildOn(node string, mutate ...func(*v1alpha1.At)) *v1alpha1.At {
 	child.UID, child.Generation = "uid-of-child", 2
 	child.CreationTimestamp = metav1.Time{Time: due}
 	child.Status.Phase = v1alpha1.PhasePending
-	for _, m := range mutate {
-		m(child)
-	}
-	return child
+	return edited(child, mutate...)
 }
 
 func newRunningChild(node string) *v1alpha1.At {
@@ -234,7 +228,7 @@ func nodesUnreadable(w *World) { w.NodesErr = nodesForbidden }
 
 // counted is an At with spec.nodes, and that status.
 func counted(status *v1alpha1.AtNodesStatus, mutate ...func(*v1alpha1.At)) *v1alpha1.At {
-	return newAt(append([]func(*v1alpha1.At){withNodes(status)}, mutate...)...)
+	return edited(newAt(withNodes(status)), mutate...)
 }
 
 // children are those on the given nodes, each with its states.
@@ -408,10 +402,7 @@ func TestDecideByParent(t *testing.T) {
 	childPod := func(phase corev1.PodPhase, mutate ...func(*corev1.Pod)) *corev1.Pod {
 		pod := NewPod(newChildOn("n1"), Defaults{Image: "image"})
 		pod.UID, pod.CreationTimestamp, pod.Spec.NodeName, pod.Status.Phase = podUID, metav1.Time{Time: created}, "n1", phase
-		for _, m := range mutate {
-			m(pod)
-		}
-		return pod
+		return edited(pod, mutate...)
 	}
 	withPod := func(at *v1alpha1.At) {
 		at.Status.Phase, at.Status.Pod = v1alpha1.PhaseRunning, &v1alpha1.AtPod{Name: "example-at-n1-pod", UID: podUID, Phase: corev1.PodRunning, NodeName: "n1"}

@@ -104,7 +104,7 @@ func TestRanAtOnce(t *testing.T) {
 		"an At of a CronAt": {[]func(*v1alpha1.At){createdAt(late), ownedByCronAt}, pendingWith(), false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			at := newAt(append([]func(*v1alpha1.At){withStatus(tc.status)}, tc.mutate...)...)
+			at := edited(newAt(withStatus(tc.status)), tc.mutate...)
 			var want []Event
 			if tc.want {
 				want = []Event{warning(v1alpha1.ReasonRanAtOnce, "It started at once: it was scheduled 364 days ago, at 2026-12-24T10:12:00Z.")}

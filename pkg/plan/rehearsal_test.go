@@ -181,10 +181,7 @@ func newRun() *corev1.Pod {
 func rehearsal(mutate ...func(*corev1.Pod)) *corev1.Pod {
 	pod := NewRehearsalPod(newAt(), v1alpha1.AtKind, newRun())
 	pod.CreationTimestamp, pod.Status.Phase, pod.Spec.NodeName = metav1.Time{Time: due}, corev1.PodPending, "node"
-	for _, m := range mutate {
-		m(pod)
-	}
-	return pod
+	return edited(pod, mutate...)
 }
 
 // TestJudgeRehearsal covers each result of a rehearsal.
@@ -326,7 +323,7 @@ func TestDecideRehearsed(t *testing.T) {
 	}
 	withRehearsals := func(w *World) { w.Rehearses = true }
 	rehearses := func(status v1alpha1.AtStatus, mutate ...func(*v1alpha1.At)) *v1alpha1.At {
-		return newAt(append([]func(*v1alpha1.At){withStatus(status), withRehearse}, mutate...)...)
+		return edited(newAt(withStatus(status), withRehearse), mutate...)
 	}
 	edited := func(at *v1alpha1.At) { at.Generation++ }
 	unwanted := func(at *v1alpha1.At) { at.Spec.Rehearse = false }

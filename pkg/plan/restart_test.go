@@ -35,10 +35,7 @@ func newTarget(mutate ...func(*rollout.Target)) *rollout.Target {
 		Kind: v1alpha1.RestartDeployment, Namespace: "default", Name: "web", UID: "web",
 		Desired: 5, Updated: 5, Available: 5, Complete: true,
 	}
-	for _, m := range mutate {
-		m(target)
-	}
-	return target
+	return edited(target, mutate...)
 }
 
 // restartedAt restarts a target.
@@ -94,7 +91,7 @@ const (
 
 // restarts is an At with the given status that restarts a workload.
 func restarts(status v1alpha1.AtStatus, mutate ...func(*v1alpha1.At)) *v1alpha1.At {
-	return newAt(append([]func(*v1alpha1.At){withStatus(*status.DeepCopy()), withRestart}, mutate...)...)
+	return edited(newAt(withStatus(*status.DeepCopy()), withRestart), mutate...)
 }
 
 // target is a workload in a world.
