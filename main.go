@@ -30,7 +30,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 	_ "time/tzdata" // The zones of spec.timeZone, for machines and images without them.
@@ -80,10 +79,6 @@ import (
 
 // listPeriod is the interval at which the controller tries to list what it works on until it can.
 const listPeriod = 2 * time.Second
-
-// leaseTimeout is how long a controller that is being uninstalled waits for the lease of a leader
-// that may have crashed.
-const leaseTimeout = 20 * time.Second
 
 // cronWorkers is how many CronAts are worked on for each worker on Ats. Of many that are due at
 // one instant, the Ats are created quickly, so that what follows a start waits behind the starts.
@@ -399,9 +394,7 @@ func (p *program) run(ctx context.Context) error {
 	// The informers run before the election, so that the caches of a standby are filled. A controller
 	// that is refused holds its permissions all the same, and releases them when it is uninstalled.
 	go p.startInformers(ctx)
-	var led atomic.Bool
 	work := func(ctx context.Context) {
-		led.Store(true)
 		uninstalled := held.Hold(ctx, func(ctx context.Context) {
 			var wg sync.WaitGroup
 			wg.Go(func() { p.cronController.Run(ctx, cronWorkers*p.workers) })
@@ -421,11 +414,7 @@ func (p *program) run(ctx context.Context) error {
 		work(ctx)
 		return nil
 	}
-	err := p.lead(ctx, work)
-	if !led.Load() && held.AreBeingDeleted(ctx) {
-		p.lastWork(ctx, held, work)
-	}
-	return err
+	return leader.Run(ctx, p.besideConfig, p.leaderElectNamespace, controllerName, p.leaderElectIdentity, &p.lease, work)
 }
 
 // startInformers starts the informers once Ats can be listed.
@@ -447,29 +436,6 @@ func (p *program) startCronAts(ctx context.Context) {
 	}
 	if waitFor(ctx, "CronAts", list) == nil {
 		p.cronFactory.StartWithContext(ctx)
-	}
-}
-
-// lead calls work once this controller holds the lease.
-func (p *program) lead(ctx context.Context, work func(context.Context)) error {
-	return leader.Run(ctx, p.besideConfig, p.leaderElectNamespace, controllerName, p.leaderElectIdentity, &p.lease, work)
-}
-
-// lastWork calls work, which only releases what is left, in a controller that is being uninstalled
-// and has never led, if the leader has crashed, and nobody else does it.
-func (p *program) lastWork(ctx context.Context, held *uninstall.Permissions, work func(context.Context)) {
-	leaseCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaseTimeout)
-	defer cancel()
-	go func() {
-		defer cancel()
-		held.AwaitRelease(leaseCtx)
-	}()
-	err := p.lead(leaseCtx, func(context.Context) {
-		work(ctx)
-		cancel()
-	})
-	if err != nil {
-		klog.FromContext(ctx).Error(err, "Cannot get the lease to release the permissions: see docs/install.md, If Pods stay")
 	}
 }
 

@@ -77,16 +77,9 @@ func TestInCluster(t *testing.T) {
 	// knows a new CRD.
 	runs("first")
 	wantOutput(t, kubectl(t, "", "get", "--raw", "/metrics"), `apiserver_flowcontrol_dispatched_requests_total\{flow_schema="cnat-leader-election",priority_level="leader-election"\} [1-9]`)
-	leader := func() string {
-		t.Helper()
-		return kubectl(t, "", "get", "-n", systemNamespace, "lease/cnat-controller", "-o", "jsonpath={.spec.holderIdentity}")
-	}
-	first := leader()
+	first := leader(t, systemNamespace)
 	kubectl(t, "", "delete", "-n", systemNamespace, "--ignore-not-found", "--wait=false", "pod/"+first)
-	eventually(t, "another to lead", func(context.Context) (bool, error) {
-		holder := leader()
-		return holder != "" && holder != first, nil
-	})
+	waitOtherLeader(t, systemNamespace, first)
 	runs("second")
 
 	// An administrator installs the permissions for restarts separately.
@@ -105,6 +98,21 @@ func TestInCluster(t *testing.T) {
 	kubectl(t, "", "delete", "namespace", namespace)
 	kubectl(t, "", "delete", "--ignore-not-found", "-f", restarts, "-f", deploy, "-f", policies, "-f", crd)
 	asBefore()
+}
+
+// leader returns the name of the controller that leads in a namespace.
+func leader(t *testing.T, namespace string) string {
+	t.Helper()
+	return kubectl(t, "", "get", "-n", namespace, "lease/cnat-controller", "-o", "jsonpath={.spec.holderIdentity}")
+}
+
+// waitOtherLeader waits until another controller leads than the first one.
+func waitOtherLeader(t *testing.T, namespace, first string) {
+	t.Helper()
+	eventually(t, "another to lead", func(context.Context) (bool, error) {
+		holder := leader(t, namespace)
+		return holder != "" && holder != first, nil
+	})
 }
 
 // logFailure logs what the controllers in a namespace have to say if the test fails.
@@ -174,8 +182,10 @@ func TestNamespaced(t *testing.T) {
 	createAt(t, newAt(namespace, "runs", time.Now(), "trap 'exit 0' TERM; sleep 3600 & wait"))
 	waitPhase(t, namespace, "runs", v1alpha1.PhaseRunning)
 	kubectl(t, "", "delete", "namespace", namespace)
-	// Controllers that start now are refused and wait. They release their permissions all the same.
+	// Controllers that start now are refused and wait. The leader releases their permissions all the same.
+	first := leader(t, home)
 	kubectl(t, "", "delete", "pods", "-n", home, "--all")
+	waitOtherLeader(t, home, first)
 	kubectl(t, "", "delete", "--ignore-not-found", "-k", dir)
 	waitGone(t, home, "pods")
 }

@@ -20,7 +20,7 @@ limitations under the License.
 // milliseconds, in any order. But only the controller removes the finalizers of Pods and
 // Ats. So it holds its permissions, also with a finalizer, as long as it works. When they
 // are being deleted, it stops its work, releases all Pods and Ats, and then its
-// permissions. If the leader has crashed, another controller does that before it ends.
+// permissions.
 package uninstall
 
 import (
@@ -53,9 +53,8 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
 )
 
-// For a leader, these and holdPeriod take about a minute. A controller that has never led might need
-// longer: it also waits for the lease, and checks twice. The token of a service account that is being
-// deleted is valid for one minute. The grace period of the controller's Pod is longer.
+// These and holdPeriod take about a minute. The token of a service account that is being deleted is
+// valid for one minute. The grace period of the controller's Pod is longer.
 const (
 	askTimeout         = 10 * time.Second // to check whether the controller is being uninstalled
 	leaveTimeout       = 30 * time.Second // to release all Pods and Ats
@@ -151,7 +150,7 @@ func (p *Permissions) Hold(ctx context.Context, work func(context.Context), rele
 	stop()
 	wg.Wait()
 
-	if !uninstalled && !p.AreBeingDeleted(ctx) {
+	if !uninstalled && !p.areBeingDeleted(ctx) {
 		return false
 	}
 	logger := klog.FromContext(ctx)
@@ -170,12 +169,9 @@ func (p *Permissions) Hold(ctx context.Context, work func(context.Context), rele
 	return true
 }
 
-// AreBeingDeleted reports whether one of the permissions, or the namespace of the controller,
+// areBeingDeleted reports whether one of the permissions, or the namespace of the controller,
 // is being deleted. It asks for ten seconds, also after ctx is done.
-func (p *Permissions) AreBeingDeleted(ctx context.Context) bool {
-	if p == nil {
-		return false
-	}
+func (p *Permissions) areBeingDeleted(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
 	defer cancel()
 	current, err := p.read(ctx)
@@ -184,14 +180,6 @@ func (p *Permissions) AreBeingDeleted(ctx context.Context) bool {
 		klog.FromContext(ctx).Info("Cannot tell whether the controller is being uninstalled", "error", err)
 	}
 	return deleted
-}
-
-// AwaitRelease returns once the permissions are gone, or when ctx is done.
-func (p *Permissions) AwaitRelease(ctx context.Context) {
-	_ = wait.PollUntilContextCancel(ctx, retryPeriod, true, func(ctx context.Context) (bool, error) {
-		current, err := p.read(ctx)
-		return err == nil && !slices.ContainsFunc(current, isHeld), nil
-	})
 }
 
 func isBeingDeleted(object *metav1.PartialObjectMetadata) bool {

@@ -261,30 +261,3 @@ func TestHold(t *testing.T) {
 		})
 	}
 }
-
-// TestAwaitRelease waits until nobody holds the permissions.
-func TestAwaitRelease(t *testing.T) {
-	server, config := newAPIServer(t, paths...)
-	permissions, err := Find(t.Context(), config, "cnat-controller", "", "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	server.change(func(object *metav1.PartialObjectMetadata) {
-		object.Finalizers = []string{v1alpha1.FinalizerReleasePods}
-	})
-	ctx, cancel := context.WithTimeout(t.Context(), retryPeriod/4)
-	defer cancel()
-	permissions.AwaitRelease(ctx)
-	if ctx.Err() == nil {
-		t.Error("it did not wait while all were held")
-	}
-	// The last ones are gone, or out of reach.
-	server.lock.Lock()
-	for _, path := range paths[1:4] {
-		server.objects[path].Finalizers = nil
-	}
-	delete(server.objects, paths[4])
-	server.forbidden = paths[5]
-	server.lock.Unlock()
-	permissions.AwaitRelease(t.Context())
-}
