@@ -61,7 +61,6 @@ import (
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	cnatscheme "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/scheme"
 	cnatinformers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions"
-	atinformers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/inventory"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/endpoints"
@@ -287,9 +286,7 @@ type program struct {
 	kubeClient     kubernetes.Interface
 	cnatClient     clientset.Interface
 	metadataClient metadata.Interface
-	podFactory     kubeinformers.SharedInformerFactory
-	atFactory      cnatinformers.SharedInformerFactory
-	cronFactory    cnatinformers.SharedInformerFactory
+	informers      []cache.SharedIndexInformer // of Pods, Ats and CronAts
 	recorder       record.EventRecorder
 	stopEvents     func()
 	lease          leaderelection.HealthzAdaptor
@@ -319,35 +316,27 @@ func newProgram(ctx context.Context, o *options, config *rest.Config, wallClock 
 		return nil, fmt.Errorf("create the client for metadata: %w", err)
 	}
 
-	p.podFactory = kubeinformers.NewSharedInformerFactoryWithOptions(p.kubeClient, 0,
+	pods := kubeinformers.NewSharedInformerFactoryWithOptions(p.kubeClient, 0,
 		kubeinformers.WithNamespace(o.namespace),
 		kubeinformers.WithTweakListOptions(func(options *metav1.ListOptions) {
 			options.LabelSelector = v1alpha1.LabelAtUID
-		}))
-	p.atFactory = cnatinformers.NewSharedInformerFactoryWithOptions(p.cnatClient, 0,
-		cnatinformers.WithNamespace(o.namespace))
-	// Without the index by namespace, which nobody uses: it costs 40 bytes for each At.
-	p.atFactory.InformerFor(&v1alpha1.At{}, func(client clientset.Interface, resyncPeriod time.Duration) cache.SharedIndexInformer {
-		return atinformers.NewFilteredAtInformer(client, o.namespace, resyncPeriod, cache.Indexers{}, connect.Current)
-	})
+		})).Core().V1().Pods()
+	cnatInformers := cnatinformers.NewSharedInformerFactoryWithOptions(p.cnatClient, 0,
+		cnatinformers.WithNamespace(o.namespace), cnatinformers.WithTweakListOptions(connect.Current)).Cnat().V1alpha1()
+	ats, cronAts := cnatInformers.Ats(), cnatInformers.CronAts()
+	p.informers = []cache.SharedIndexInformer{pods.Informer(), ats.Informer(), cronAts.Informer()}
 	p.recorder, p.stopEvents = events.NewRecorder(ctx, cnatscheme.Scheme, controllerName, p.kubeClient.CoreV1())
 	preflights, err := o.preflightClients(protobuf)
 	if err != nil {
 		return nil, err
 	}
 	p.controller, err = NewController(ctx, p.kubeClient, p.cnatClient,
-		p.podFactory.Core().V1().Pods(),
-		kubeinformers.NewSharedInformerFactory(p.kubeClient, 0).Core().V1().Nodes(),
-		p.atFactory.Cnat().V1alpha1().Ats(),
+		pods, kubeinformers.NewSharedInformerFactory(p.kubeClient, 0).Core().V1().Nodes(), ats,
 		preflights, p.recorder, o.defaults, wallClock)
 	if err != nil {
 		return nil, err
 	}
-	p.cronFactory = cnatinformers.NewSharedInformerFactoryWithOptions(p.cnatClient, 0,
-		cnatinformers.WithNamespace(o.namespace), cnatinformers.WithTweakListOptions(connect.Current))
-	cronAts := p.cronFactory.Cnat().V1alpha1().CronAts()
-	p.cronController, err = cronat.NewController(ctx, p.cnatClient, cronAts,
-		p.atFactory.Cnat().V1alpha1().Ats(), p.controller.preflight.CronAts(cronAts.Lister()), p.recorder, wallClock)
+	p.cronController, err = cronat.NewController(ctx, p.cnatClient, cronAts, ats, p.controller.preflight.CronAts(cronAts.Lister()), p.recorder, wallClock)
 	if err != nil {
 		return nil, err
 	}
@@ -359,7 +348,7 @@ func newProgram(ctx context.Context, o *options, config *rest.Config, wallClock 
 	p.controller.synced = append(p.controller.synced, p.freezes)
 	p.cronController.Freezes = p.freezes.Set
 	p.objects = inventory.Objects{
-		Ats:     p.atFactory.Cnat().V1alpha1().Ats().Lister(),
+		Ats:     ats.Lister(),
 		CronAts: cronAts.Lister(),
 		// Only the leader counts them: otherwise their sum over all replicas would be wrong.
 		Working: func() bool { return !p.controller.queue.Standby.Load() },
@@ -417,26 +406,20 @@ func (p *program) run(ctx context.Context) error {
 	return leader.Run(ctx, p.besideConfig, p.leaderElectNamespace, controllerName, p.leaderElectIdentity, &p.lease, work)
 }
 
-// startInformers starts the informers once Ats can be listed.
+// startInformers starts the informers once Ats can be listed. A cluster may have the CRD of At only, or
+// permissions from before CronAt: so nothing but CronAts waits for these.
 func (p *program) startInformers(ctx context.Context) {
-	if waitFor(ctx, "Ats", func(ctx context.Context) error { return listAts(ctx, p.cnatClient, p.namespace) }) != nil {
+	list := func(ctx context.Context) error { return listAts(ctx, p.cnatClient, p.namespace) }
+	err := connect.Until(ctx, listPeriod, list, func(err error) {
+		klog.FromContext(ctx).Info("Ats cannot be listed, and do not run until they can: apply artifacts/examples/cnat-crd.yaml and the permissions that come with it", "answer", err)
+	})
+	if err != nil {
 		return
 	}
-	p.podFactory.StartWithContext(ctx)
-	p.atFactory.StartWithContext(ctx)
-	go p.freezes.Run(ctx)
-	p.startCronAts(ctx) // Without them, Ats must run all the same.
-}
-
-// startCronAts starts the informer of CronAts once they can be listed.
-func (p *program) startCronAts(ctx context.Context) {
-	list := func(ctx context.Context) error {
-		_, err := p.cnatClient.CnatV1alpha1().CronAts(p.namespace).List(ctx, metav1.ListOptions{Limit: 1})
-		return err
+	for _, informer := range p.informers {
+		go informer.RunWithContext(ctx)
 	}
-	if waitFor(ctx, "CronAts", list) == nil {
-		p.cronFactory.StartWithContext(ctx)
-	}
+	p.freezes.Run(ctx)
 }
 
 // preflightClients returns the clients of preflights, or nil if there are none. config is
@@ -542,12 +525,4 @@ func loadConfig(o *options) (*rest.Config, string, error) {
 func listAts(ctx context.Context, client clientset.Interface, namespace string) error {
 	_, err := client.CnatV1alpha1().Ats(namespace).List(ctx, metav1.ListOptions{Limit: 1})
 	return err
-}
-
-// waitFor returns nil once list succeeds, or an error when ctx is done. A cluster may have the CRD of
-// At only, or permissions from before CronAt.
-func waitFor(ctx context.Context, what string, list func(context.Context) error) error {
-	return connect.Until(ctx, listPeriod, list, func(err error) {
-		klog.FromContext(ctx).Info(what+" cannot be listed, and do not run until they can: apply artifacts/examples/cnat-crd.yaml and the permissions that come with it", "answer", err)
-	})
 }

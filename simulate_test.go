@@ -296,18 +296,18 @@ func TestFreezeOfCronAts(t *testing.T) {
 			Selector: &metav1.LabelSelector{MatchLabels: cronAt.Labels},
 			Windows:  []v1alpha1.FreezeWindow{{From: v1alpha1.FreezeTime(now.Format(time.RFC3339)), Until: v1alpha1.FreezeTime(now.Add(time.Hour).Format(time.RFC3339))}},
 		}})
-		known := now.Add(20 * time.Second)
+		known := now.Add(5 * time.Second)
 		stop, ended := startedProgram(t.Context(), t, server, &options{}, func(request *http.Request) (*http.Response, error) {
 			if path.Base(request.URL.Path) == "cronats" && time.Now().Before(known) {
 				return fakeserver.Refuse(request, apierrors.NewInternalError(errors.New("not yet")))
 			}
 			return nil, nil
 		})
-		time.Sleep(10 * time.Second)
+		time.Sleep(4 * time.Second)
 		if at := harness.Get(t, cnat.Ats("default"), "at"); at.Status.Phase == v1alpha1.PhaseRunning {
 			t.Errorf("it has started: %+v", at.Status)
 		}
-		time.Sleep(30 * time.Second) // less than until the next sweep
+		time.Sleep(40 * time.Second) // less than until the next sweep
 		if at := harness.Get(t, cnat.Ats("default"), "at"); !plan.IsFrozen(at) {
 			t.Errorf("it is not held: %+v", at.Status)
 		}
