@@ -23,7 +23,6 @@ import (
 	"fmt"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
@@ -39,22 +38,15 @@ import (
 	informers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
+	"programming-kubernetes.info/cnat-controller/pkg/preflight"
 )
-
-// Checks are the preflights of CronAts: see package preflight.
-type Checks interface {
-	Add(cache.ObjectName)
-	Forecast(metav1.Object, plan.Rehearsed) *plan.Forecast
-	Notify(changed func(cache.ObjectName))
-	Rehearses() bool
-}
 
 // Controller creates the Ats of each CronAt, one for each scheduled time.
 type Controller struct {
 	// Steps takes the steps that package cronplan decides on.
 	Steps  *cronsteps.Steps
 	synced []cache.DoneChecker
-	checks Checks
+	checks *preflight.Checks
 	// Freezes returns those that it obeys. It is set before Run: see FreezesChanged.
 	Freezes func() (*freeze.Set, error)
 	queue   *queue.Queue
@@ -69,7 +61,7 @@ func NewController(
 	client clientset.Interface,
 	cronAtInformer informers.TypedCronAtInformer,
 	atInformer informers.TypedAtInformer,
-	checks Checks,
+	checks *preflight.Checks,
 	recorder record.EventRecorder,
 	wallClock clock.WithTicker,
 ) (*Controller, error) {
