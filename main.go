@@ -326,9 +326,12 @@ func newProgram(ctx context.Context, o *options, config *rest.Config, wallClock 
 	ats, cronAts := cnatInformers.Ats(), cnatInformers.CronAts()
 	p.informers = []cache.SharedIndexInformer{pods.Informer(), ats.Informer(), cronAts.Informer()}
 	p.recorder, p.stopEvents = events.NewRecorder(ctx, cnatscheme.Scheme, controllerName, p.kubeClient.CoreV1())
-	preflights, err := o.preflightClients(protobuf)
-	if err != nil {
-		return nil, err
+	var preflights *preflight.Clients
+	if o.preflightQPS > 0 {
+		preflights = &preflight.Clients{
+			Cnat: p.cnatClient, Kube: p.kubeClient, QPS: o.preflightQPS,
+			Rehearsals: o.rehearsals, NamespaceRehearsals: o.namespaceRehearsals, Namespace: o.namespace,
+		}
 	}
 	p.controller, err = NewController(ctx, p.kubeClient, p.cnatClient,
 		pods, kubeinformers.NewSharedInformerFactory(p.kubeClient, 0).Core().V1().Nodes(), ats,
@@ -420,31 +423,6 @@ func (p *program) startInformers(ctx context.Context) {
 		go informer.RunWithContext(ctx)
 	}
 	p.freezes.Run(ctx)
-}
-
-// preflightClients returns the clients of preflights, or nil if there are none. config is
-// that of the controller's client for Pods.
-func (o *options) preflightClients(config *rest.Config) (*preflight.Clients, error) {
-	if o.preflightQPS == 0 {
-		return nil, nil
-	}
-	config = rest.CopyConfig(config)
-	// So that the API server's log tells which requests are those of preflights.
-	config.UserAgent += " preflight"
-	kubeClient, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("create the client for dry-runs: %w", err)
-	}
-	// Custom resources have no protobuf.
-	config.ContentType, config.AcceptContentTypes = "", ""
-	cnatClient, err := clientset.NewForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("create the client for preflights: %w", err)
-	}
-	return &preflight.Clients{
-		Cnat: cnatClient, Kube: kubeClient, QPS: o.preflightQPS,
-		Rehearsals: o.rehearsals, NamespaceRehearsals: o.namespaceRehearsals, Namespace: o.namespace,
-	}, nil
 }
 
 // serve serves health and metrics until ctx is done.

@@ -251,7 +251,7 @@ func (b *bench) writePodStatus(pod *corev1.Pod, runs bool) error {
 }
 
 // requests counts a controller's requests on the objects of some namespaces, using the API
-// server's audit log: reads, writes, events, and preflights (reads and dry-runs). It ignores
+// server's audit log: reads, writes, events, and preflights (dry-runs). It ignores
 // those on the marker.
 func (b *bench) requests(namespaces ...string) map[string]float64 {
 	file := get(os.Open(filepath.Join(b.dir, "audit.log")))
@@ -264,15 +264,15 @@ func (b *bench) requests(namespaces ...string) map[string]float64 {
 			continue // The last line may be incomplete.
 		}
 		var request struct {
-			Verb, UserAgent string
-			ObjectRef       struct{ Namespace, Name, Resource string }
+			Verb, UserAgent, RequestURI string
+			ObjectRef                   struct{ Namespace, Name, Resource string }
 		}
 		must(json.Unmarshal(lines.Bytes(), &request))
 		if !wanted.Has(request.ObjectRef.Namespace) || !strings.HasPrefix(request.UserAgent, "cnat-controller") || strings.HasPrefix(request.ObjectRef.Name, marker) {
 			continue
 		}
 		switch {
-		case strings.HasSuffix(request.UserAgent, " preflight"):
+		case strings.Contains(request.RequestURI, "dryRun=All"):
 			counts["preflights"]++
 		case request.ObjectRef.Resource == "events":
 			counts["events"]++

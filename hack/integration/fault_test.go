@@ -119,7 +119,7 @@ type lossy struct {
 // RoundTrip implements http.RoundTripper.
 func (l *lossy) RoundTrip(request *http.Request) (*http.Response, error) {
 	write := writeOf(request)
-	if write == "" || isPreflight(request.UserAgent()) {
+	if write == "" || isPreflight(request.URL.RawQuery) {
 		return l.transport.RoundTrip(request)
 	}
 	l.lock.Lock()

@@ -832,21 +832,21 @@ func auditLog() ([]request, error) {
 }
 
 // requests returns the controller's requests on a resource in a namespace that succeeded,
-// except those of preflights and dry-runs. On a slow machine, others may precede them: a watch that
+// except those of preflights and rehearsals. On a slow machine, others may precede them: a watch that
 // lags, or a response that comes too late, makes the controller send a request again,
 // which the API server refuses.
 func requests(t *testing.T, namespace, verb, resource string) []request {
 	t.Helper()
 	return slices.DeleteFunc(requestsOf(t, namespace, verb, resource), func(r request) bool {
-		return isPreflight(r.UserAgent) || isDryRun(r.RequestURI) || r.ResponseStatus.Code >= http.StatusBadRequest
+		return isPreflight(r.RequestURI) || isRehearsal(r.ObjectRef.Name) || r.ResponseStatus.Code >= http.StatusBadRequest
 	})
 }
 
-// isPreflight reports whether a request with the given user agent is one of a preflight.
-func isPreflight(userAgent string) bool { return strings.HasSuffix(userAgent, " preflight") }
+// isPreflight reports whether the request with the given URI changes nothing.
+func isPreflight(uri string) bool { return strings.Contains(uri, "dryRun=All") }
 
-// isDryRun reports whether the request with the given URI changes nothing.
-func isDryRun(uri string) bool { return strings.Contains(uri, "dryRun=All") }
+// isRehearsal reports whether a Pod has the name of one that rehearses.
+func isRehearsal(pod string) bool { return strings.HasSuffix(pod, "-rehearsal") }
 
 // requestsOf returns all of the controller's requests on a resource in a namespace.
 func requestsOf(t *testing.T, namespace, verb, resource string) []request {
@@ -872,7 +872,7 @@ func creations(t *testing.T, namespace string) []request {
 	all := requestsOf(t, namespace, "create", "pods")
 	for _, r := range all {
 		isCounted := slices.ContainsFunc(creates, func(create request) bool { return create.ObjectRef.Name == r.ObjectRef.Name })
-		if r.ResponseStatus.Code != http.StatusGatewayTimeout || isPreflight(r.UserAgent) || isDryRun(r.RequestURI) || isCounted {
+		if r.ResponseStatus.Code != http.StatusGatewayTimeout || isPreflight(r.RequestURI) || isRehearsal(r.ObjectRef.Name) || isCounted {
 			continue
 		}
 		// It exists, or it did when its creation was retried.
