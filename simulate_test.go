@@ -55,7 +55,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/safelog"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
@@ -245,37 +244,6 @@ func startedProgram(ctx context.Context, t *testing.T, server *fakeserver.Server
 // denied is the answer of a webhook or a policy.
 func denied(request *http.Request, message string) (*http.Response, error) {
 	return fakeserver.Refuse(request, apierrors.NewForbidden(podsResource.GroupResource(), "", errors.New(message)))
-}
-
-// TestLongMessages has a CronAt whose Ats are refused with a message that is longer than what is kept.
-// It is suspended and resumed, which writes all conditions.
-func TestLongMessages(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		server := fakeserver.New(clock.RealClock{})
-		stop, ended := startedProgram(t.Context(), t, server, &options{}, func(request *http.Request) (*http.Response, error) {
-			if harness.Creates(request, "ats") {
-				return denied(request, strings.Repeat("x", 3000)+"end")
-			}
-			return nil, nil
-		})
-		_, person := harness.NewClients(t, server)
-		cronAts := person.CnatV1alpha1().CronAts("default")
-		harness.Create(t, cronAts, &v1alpha1.CronAt{ObjectMeta: metav1.ObjectMeta{Name: "cron", Namespace: "default"}, Spec: v1alpha1.CronAtSpec{
-			Schedule: "* * * * *", AtTemplate: v1alpha1.AtTemplateSpec{Spec: v1alpha1.RunSpec{Command: "true"}},
-		}})
-		for _, suspend := range []bool{false, true, false} {
-			harness.Patch(t, cronAts, "cron", fmt.Sprintf(`{"spec":{"suspend":%v}}`, suspend))
-			time.Sleep(150 * time.Second)
-			cronAt := harness.Get(t, cronAts, "cron")
-			if blocked := cronplan.Blocked(cronAt); suspend == (blocked != nil && strings.HasSuffix(blocked.Message, "end")) {
-				t.Errorf("suspended: %v, conditions %v", suspend, cronAt.Status.Conditions)
-			}
-		}
-		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
 }
 
 // TestFreezeOfCronAts has an At that is due, and that a Freeze holds because of the label of its CronAt.

@@ -24,11 +24,13 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/restartannotation/annotationplan"
 )
@@ -96,6 +98,7 @@ func TestKeptBounds(t *testing.T) {
 		child.OwnerReferences[0] = metav1.OwnerReference{APIVersion: v1alpha1.SchemeGroupVersion.String(), Kind: v1alpha1.AtKind, Name: "parent", UID: "uid", Controller: new(bool)}
 		*child.OwnerReferences[0].Controller = true
 		workload := filled[metav1.PartialObjectMetadata](text, entries)
+		workload.Name, workload.Namespace, workload.UID, workload.ResourceVersion = "", "", "", "" // The API server itself bounds them.
 		workload.Annotations = map[string]string{v1alpha1.AnnotationRestartSchedule: text, v1alpha1.AnnotationRestartTimeZone: text, v1alpha1.AnnotationRestartSuspend: text}
 		for kind, kept := range map[string]any{
 			"At": plan.KeepAt(at), "ended At": plan.KeepAt(ended), "ended child": plan.KeepAt(child), "Pod": plan.KeepPod(filled[corev1.Pod](text, entries)),
@@ -120,5 +123,23 @@ func TestKeptBounds(t *testing.T) {
 		if at.Status.Message != text {
 			t.Error("the At itself has changed")
 		}
+	}
+}
+
+// TestKeptMessages has all messages that the controller writes, of the greatest length. They are kept
+// whole: the next status is made from what is kept.
+func TestKeptMessages(t *testing.T) {
+	long := answer.OneLine(strings.Repeat("é", answer.MaxMessage))
+	at, cronAt := &v1alpha1.At{}, &v1alpha1.CronAt{}
+	at.Status.Message, cronAt.Status.Message = long, long
+	for _, conditionType := range []string{v1alpha1.ConditionFailureTarget, v1alpha1.ConditionBlocked, v1alpha1.ConditionSuspended, v1alpha1.ConditionFrozen, v1alpha1.ConditionRehearsed} {
+		at.Status.Conditions = append(at.Status.Conditions, metav1.Condition{Type: conditionType, Message: long})
+	}
+	cronAt.Status.Conditions = at.Status.Conditions
+	if diff := cmp.Diff(at.Status, plan.KeepAt(at).Status); diff != "" {
+		t.Errorf("status of the At (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(cronAt.Status, cronplan.KeepCronAt(cronAt).Status); diff != "" {
+		t.Errorf("status of the CronAt (-want +got):\n%s", diff)
 	}
 }

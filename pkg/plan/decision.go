@@ -61,7 +61,7 @@ type World struct {
 	// Failures is how many times in a row the Pod could not be created.
 	Failures int
 	// Live is what was read from the API server. The rest is from caches, which may be
-	// outdated, and lack long commands and texts, and templates.
+	// outdated, and lack long commands and templates.
 	Live Reads
 	// AsOf is a time: At and Parent have all changes that were made before it. It is the zero time
 	// if that is unknown.
@@ -96,13 +96,13 @@ const (
 // needs returns what must be read before a decision is carried out. A decision from the cache
 // alone must not start anything, and must not end a run unless a Pod shows its end.
 func (w *World) needs(d Decision) Reads {
-	isFresh, hasAllStatus := staleness.IsFresh(w.AsOf, w.Now), w.At == nil || HasWholeStatus(w.At)
+	isFresh := staleness.IsFresh(w.AsOf, w.Now)
 	need := Cached
 	switch action := d.Action.(type) {
 	case CreatePod:
 		// Another controller may have run the At, and its Pod may be gone. Or a user may have just
 		// edited, suspended or deleted the At or its parent.
-		if !isFresh || w.Live < LiveAt && (!IsWhole(w.At) || !hasAllStatus) {
+		if !isFresh || w.Live < LiveAt && !IsWhole(w.At) {
 			return LiveAt
 		}
 	case ResumeAts:
@@ -128,9 +128,6 @@ func (w *World) needs(d Decision) Reads {
 	}
 	if d.Status != nil {
 		need = max(need, w.needsOfStatus(d.Status))
-		if !hasAllStatus {
-			need = max(need, LiveAt)
-		}
 	}
 	if need <= w.Live {
 		return Cached

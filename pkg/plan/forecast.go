@@ -44,13 +44,10 @@ type Forecast struct {
 	Rehearsal Rehearsal
 }
 
-// maxForecast is the length of the message of a forecast, in bytes: with its prefix, it is kept.
-const maxForecast = MaxStatusText - 64
-
-// newForecast returns a forecast that can be kept: an API server's refusal can have any
-// length.
+// newForecast returns a forecast whose Sentence is not truncated: otherwise, it would differ from what
+// ForecastIn returns.
 func newForecast(reason, message string) *Forecast {
-	return &Forecast{Reason: reason, Message: answer.Truncate(answer.OneLine(message), maxForecast)}
+	return &Forecast{Reason: reason, Message: answer.Truncate(answer.OneLine(message), answer.MaxMessage-64)}
 }
 
 // forecastPrefix marks the message of a Blocked condition as a forecast, as opposed to

@@ -20,7 +20,6 @@ import (
 	"cmp"
 	"reflect"
 	"slices"
-	"strings"
 	"unique"
 
 	corev1 "k8s.io/api/core/v1"
@@ -39,13 +38,6 @@ const (
 	maxTexts = 16 << 10
 	maxItems = 40 // more than maxKeptStatuses
 )
-
-// MaxStatusText is the length, in bytes, up to which a text in a status is kept. What follows is
-// read from the API server before the status is written.
-const MaxStatusText = 1024
-
-// cut ends a text of which not all is kept: see answer.Truncate.
-const cut = "…"
 
 // podAnnotations are the annotations of a Pod that this package reads.
 var podAnnotations = []string{v1alpha1.AnnotationAtName, v1alpha1.AnnotationAtGeneration, v1alpha1.AnnotationScheduledTime, v1alpha1.AnnotationNode, DefaultContainer}
@@ -111,22 +103,22 @@ func KeepAt(at *v1alpha1.At) *v1alpha1.At {
 	} else if IsScheduled(at) || HasLostOwner(at) {
 		kept.Labels = KeepKeys(at.Labels, v1alpha1.LabelCronAtUID, v1alpha1.LabelCronAtName, v1alpha1.LabelAtUID)
 	}
-	kept = Bounded(kept, MaxStatusText)
+	kept = Bounded(kept)
 	if at.Status.Phase == v1alpha1.PhaseDone && ParentName(at) == "" {
-		kept.Status.Message = answer.Truncate(kept.Status.Message, 0)
+		kept.Status.Message = ""
 		for i := range kept.Status.Conditions {
-			kept.Status.Conditions[i].Message = answer.Truncate(kept.Status.Conditions[i].Message, 0)
+			kept.Status.Conditions[i].Message = ""
 		}
 	}
 	return kept
 }
 
-// Bounded returns a copy of an object in which no text has more than the given number of bytes.
-// Maps are not changed: KeepKeys bounds them.
-func Bounded[T interface{ DeepCopy() T }](object T, most int) T {
+// Bounded returns a copy of an object in which no text is longer than a message that this program
+// writes. Maps are not changed: KeepKeys bounds them.
+func Bounded[T interface{ DeepCopy() T }](object T) T {
 	bounded := object.DeepCopy()
 	texts := textsIn(reflect.ValueOf(bounded), nil)
-	most = max(maxName, min(most, maxTexts/max(1, len(texts))))
+	most := max(maxName, min(answer.MaxMessage, maxTexts/max(1, len(texts))))
 	for _, text := range texts {
 		text.SetString(unique.Make(answer.Truncate(text.String(), most)).Value()) // A condition repeats the message.
 	}
@@ -157,16 +149,6 @@ func textsIn(value reflect.Value, found []reflect.Value) []reflect.Value {
 		}
 	}
 	return found
-}
-
-// HasWholeStatus reports whether KeepAt has kept all of an At's status. Otherwise, the At must be
-// read before its status is written.
-func HasWholeStatus(at *v1alpha1.At) bool { return AreWhole(at.Status.Message, at.Status.Conditions) }
-
-// AreWhole reports whether the message of a status and its conditions were kept whole.
-func AreWhole(message string, conditions []metav1.Condition) bool {
-	return len(conditions) < maxItems && !strings.HasSuffix(message, cut) &&
-		!slices.ContainsFunc(conditions, func(condition metav1.Condition) bool { return strings.HasSuffix(condition.Message, cut) })
 }
 
 // IsWhole reports whether KeepAt has kept all fields that the Pod of an At is made from.
@@ -221,7 +203,7 @@ func KeepPod(pod *corev1.Pod) *corev1.Pod {
 	if written := statusWrittenAt(pod); !written.IsZero() && (isWaiting(pod) || len(kept.Status.ContainerStatuses) == 0) {
 		kept.ManagedFields = []metav1.ManagedFieldsEntry{{Subresource: "status", Time: &metav1.Time{Time: written}}}
 	}
-	return Bounded(kept, answer.MaxMessage)
+	return Bounded(kept)
 }
 
 // keepContainers returns the name of the first container, unless an annotation names the

@@ -163,7 +163,7 @@ func TestRefused(t *testing.T) {
 		},
 		"a refusal longer than a condition's message can be": {
 			at: newAt(), err: long,
-			want: "Blocked PodRefused: " + strings.Repeat("🌍", 1024) + "…; Warning PodRefused; retry blocked",
+			want: "Blocked PodRefused: " + strings.Repeat("🌍", 512) + "…; Warning PodRefused; retry blocked",
 		},
 		"invalid, after it was refused: the refusal no longer matters": {
 			at: newAt(withStatus(*refused(earlier, quota.Error()))), err: invalid,

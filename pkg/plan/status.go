@@ -45,21 +45,11 @@ func (v *view) writeStatus(status *v1alpha1.AtStatus, events ...Event) Decision 
 	if status.Phase != v1alpha1.PhaseDone {
 		explain(status)
 	}
-	if equality.Semantic.DeepEqual(&v.At.Status, status) || v.isKept(status) {
+	if equality.Semantic.DeepEqual(&v.At.Status, status) {
 		return Decision{}
 	}
 	status.ObservedGeneration = v.At.Generation
 	return Decision{Status: status, Events: events}
-}
-
-// isKept reports whether a cached status that was shortened agrees with the given status in all
-// that was kept. Without this check, each sync would read such an At.
-func (v *view) isKept(status *v1alpha1.AtStatus) bool {
-	if HasWholeStatus(v.At) {
-		return false
-	}
-	after := KeepAt(&v1alpha1.At{ObjectMeta: v.At.ObjectMeta, Status: *status})
-	return equality.Semantic.DeepEqual(&KeepAt(v.At).Status, &after.Status)
 }
 
 // explain sets reason and message in the status of an At that is not DONE to what the At

@@ -198,11 +198,5 @@ func KeepCronAt(cronAt *v1alpha1.CronAt) *v1alpha1.CronAt {
 	if edited := plan.WrittenAt(cronAt); !edited.IsZero() {
 		kept.ManagedFields = []metav1.ManagedFieldsEntry{{Time: &metav1.Time{Time: edited}}}
 	}
-	return plan.Bounded(kept, plan.MaxStatusText)
-}
-
-// HasWholeStatus reports whether KeepCronAt has kept all of a CronAt's status. Otherwise, the
-// CronAt must be read before its status is written.
-func HasWholeStatus(cronAt *v1alpha1.CronAt) bool {
-	return plan.AreWhole(cronAt.Status.Message, cronAt.Status.Conditions)
+	return plan.Bounded(kept)
 }

@@ -151,13 +151,11 @@ func NeedsLive(w World, d Decision) (cronAt, ats bool) {
 	if creates || replaces {
 		// A user may have just edited, suspended or deleted the CronAt, or another controller may
 		// have created an At.
-		isWhole := w.CronAtIsLive || IsWhole(w.CronAt) && HasWholeStatus(w.CronAt)
+		isWhole := w.CronAtIsLive || IsWhole(w.CronAt)
 		cronAt = cronAt || !isWhole || !staleness.IsFresh(w.CronAtAsOf, w.Now)
 		ats = policyOf(w.CronAt) != v1alpha1.AllowConcurrent
 	}
 	if d.Status != nil {
-		// The patch would write the shortened texts.
-		cronAt = cronAt || !w.CronAtIsLive && !HasWholeStatus(w.CronAt)
 		ats = countedTimes(d.Status) > countedTimes(&w.CronAt.Status)
 	}
 	return cronAt, ats && w.Now.Sub(w.AtsAsOf) > maxListAge
@@ -361,20 +359,10 @@ func blocked(w World, reason string, cause error) Decision {
 // write returns the decision to write the status, unless the CronAt already has it.
 func (v *view) write() Decision {
 	v.explain()
-	if equality.Semantic.DeepEqual(&v.CronAt.Status, v.status) || v.isKept() {
+	if equality.Semantic.DeepEqual(&v.CronAt.Status, v.status) {
 		return Decision{}
 	}
 	return Decision{Status: v.status, Events: v.events}
-}
-
-// isKept reports whether a CronAt of whose status not all was kept already has the status, as far
-// as that is known. Otherwise, the CronAt would be read in each sync.
-func (v *view) isKept() bool {
-	if HasWholeStatus(v.CronAt) {
-		return false
-	}
-	after := KeepCronAt(&v1alpha1.CronAt{Status: *v.status})
-	return equality.Semantic.DeepEqual(&KeepCronAt(v.CronAt).Status, &after.Status)
 }
 
 // timeLeft returns how long after now the due time may still start according to

@@ -173,11 +173,11 @@ func (b *blocked) Unwrap() error        { return b.cause }
 // ErrPanic is the error of a sync that panicked.
 var ErrPanic = errors.New("panic")
 
-// MaxMessage is the number of bytes to which a message is truncated. The CRD allows 32768
-// bytes in a condition, but an API server's refusal can have any length.
-const MaxMessage = 4096
+// MaxMessage is the number of bytes to which a message is truncated, so that it can be kept in a
+// cache. An API server's refusal can have any length.
+const MaxMessage = 2048
 
-// OneLine returns text from the API server or from a command as one line of at most 4 KiB
+// OneLine returns text from the API server or from a command as one line of at most 2 KiB
 // without control characters, so that it can neither move the reader's cursor nor pass
 // for a log line.
 func OneLine(text string) string {

@@ -36,20 +36,7 @@ func NewRecorder(ctx context.Context, scheme *runtime.Scheme, component string, 
 	broadcaster := record.NewBroadcaster(record.WithContext(context.WithoutCancel(ctx)))
 	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.Events("")})
 	// It would log each event that is dropped in a burst.
-	silent := broadcaster.NewRecorder(scheme, corev1.EventSource{Component: component}).WithLogger(logr.Discard())
-	return truncating{silent}, broadcaster.Shutdown
-}
-
-// truncating is a recorder of short messages: client-go keeps those of the last thousands of
-// events.
-type truncating struct{ record.EventRecorder }
-
-// maxMessage is the length of a message, in bytes, as in events.k8s.io.
-const maxMessage = 1024
-
-// Event implements record.EventRecorder.
-func (t truncating) Event(object runtime.Object, eventType, reason, message string) {
-	t.EventRecorder.Event(object, eventType, reason, answer.Truncate(message, maxMessage))
+	return broadcaster.NewRecorder(scheme, corev1.EventSource{Component: component}).WithLogger(logr.Discard()), broadcaster.Shutdown
 }
 
 // Report records a Warning on an object for an error that will not resolve by itself. It

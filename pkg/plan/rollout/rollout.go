@@ -87,7 +87,7 @@ func FromDeployment(d *appsv1.Deployment) *Target {
 	for _, condition := range d.Status.Conditions {
 		t.Failed = t.Failed || condition.Type == appsv1.DeploymentProgressing && condition.Reason == progressDeadlineExceeded
 		if condition.Type == appsv1.DeploymentReplicaFailure && condition.Status == corev1.ConditionTrue {
-			t.ReplicaFailure = strings.Clone(answer.Truncate(condition.Message, maxFailure))
+			t.ReplicaFailure = strings.Clone(answer.Truncate(condition.Message, answer.MaxMessage))
 		}
 	}
 	t.Rolling = !t.Failed && (t.Updated < t.Desired || d.Status.Replicas > t.Updated)
@@ -128,12 +128,8 @@ func FromDaemonSet(d *appsv1.DaemonSet) *Target {
 	return t
 }
 
-// maxAnnotation and maxFailure are the lengths of texts, in bytes, up to which they are kept.
-// They are for messages.
-const (
-	maxAnnotation = 64
-	maxFailure    = 1024
-)
+// maxAnnotation is the length of an annotation, in bytes, up to which it is kept, for a message.
+const maxAnnotation = 64
 
 // newTarget returns a target without the fields that depend on the workload's status.
 func newTarget(kind v1alpha1.RestartKind, object metav1.Object, template *corev1.PodTemplateSpec) *Target {

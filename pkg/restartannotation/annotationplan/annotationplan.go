@@ -317,7 +317,7 @@ func Keep(workload *metav1.PartialObjectMetadata) *metav1.PartialObjectMetadata 
 			metav1.SetMetaDataAnnotation(&kept.ObjectMeta, key, answer.Truncate(value, maxAnnotation))
 		}
 	}
-	return plan.Bounded(kept, plan.MaxStatusText)
+	return kept
 }
 
 // OwnLabels returns those labels of a CronAt that are set from the annotations.
@@ -347,5 +347,5 @@ func KeepCronAt(cronAt *v1alpha1.CronAt) *v1alpha1.CronAt {
 	if !cronplan.IsSmall(cronAt) {
 		kept.Spec.AtTemplate = v1alpha1.AtTemplateSpec{}
 	}
-	return plan.Bounded(kept, plan.MaxStatusText)
+	return plan.Bounded(kept)
 }
