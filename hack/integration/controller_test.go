@@ -114,7 +114,7 @@ func TestSchedule(t *testing.T) {
 	if at.Spec.Template == nil || at.Annotations[corev1.LastAppliedConfigAnnotation] == "" || len(at.ManagedFields) < 2 {
 		t.Errorf("something is gone: template %v, annotations %v, managed fields %v", at.Spec.Template, at.Annotations, at.ManagedFields)
 	}
-	waitEvents(t, at, map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1, v1alpha1.ReasonRanAtOnce: 1, v1alpha1.ReasonCompleted: 1})
+	waitEvents(t, at, map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1, v1alpha1.ReasonCompleted: 1})
 	creates := creations(t, namespace)
 	if writes := len(creates) + len(requests(t, namespace, "patch", "ats/status")); writes != 3 {
 		t.Errorf("%d writes, want 3: the Pod, RUNNING, DONE", writes)

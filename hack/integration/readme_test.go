@@ -145,7 +145,7 @@ func testWholeCluster(t *testing.T, page string) {
 				t.Errorf("%s: got %q, want YAY", command, out)
 			}
 			at := waitPhase(t, "default", "example-at", v1alpha1.PhaseDone)
-			waitEvents(t, at, map[string]int32{v1alpha1.ReasonRanAtOnce: 1, v1alpha1.ReasonSuccessfulCreate: 1, v1alpha1.ReasonCompleted: 1})
+			waitEvents(t, at, map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1, v1alpha1.ReasonCompleted: 1})
 		}
 	}
 	wantLines(t, all.String(), blocks(t, page, "text"))

@@ -81,12 +81,6 @@ func KeepAt(at *v1alpha1.At) *v1alpha1.At {
 	if owner := cmp.Or(ownerAt(at), Owner(at, v1alpha1.CronAtKind)); owner != nil {
 		kept.OwnerReferences = []metav1.OwnerReference{*owner}
 	}
-	// The time of an edit is kept for ranAtOnce.
-	if edited := editedAt(at); !edited.IsZero() && at.Status.Phase == v1alpha1.PhasePending {
-		if instant, err := Instant(&at.Spec); err == nil && edited.Sub(instant) > minMistake {
-			kept.ManagedFields = []metav1.ManagedFieldsEntry{{Time: &metav1.Time{Time: edited}}}
-		}
-	}
 	if IsSmall(&at.Spec.RunSpec) && at.Generation == 1 && at.Status.Phase != v1alpha1.PhaseDone {
 		kept.Spec.Command = at.Spec.Command
 	}

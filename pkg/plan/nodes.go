@@ -51,7 +51,7 @@ func (v *view) startNodes() Decision {
 	}
 	status := v.statusOfStart()
 	status.Nodes = &v1alpha1.AtNodesStatus{}
-	return v.write(status, v.ranAtOnce()...)
+	return v.write(status)
 }
 
 // decideNodes decides for an At whose run on nodes has started.

@@ -20,8 +20,6 @@ import (
 	"fmt"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -62,37 +60,12 @@ func (v *view) writeScheduleInPast() Decision {
 		days(v.createdLate())))
 }
 
-// ranAtOnce returns the event for a start much later than the scheduled time, if a user
-// wanted that. It returns no event if the controller was not running at that time, or if
-// the At was blocked, frozen or suspended.
-func (v *view) ranAtOnce() []Event {
-	late := v.createdLate()
-	if late <= minMistake && meta.FindStatusCondition(v.At.Status.Conditions, v1alpha1.ConditionSuspended) == nil && !isBlockedByOthers(v.At) && !IsFrozen(v.At) {
-		late = editedAt(v.At).Sub(v.instant)
-	}
-	if late <= minMistake || v.scheduleErr != nil {
-		return nil
-	}
-	return []Event{NewEvent(corev1.EventTypeWarning, v1alpha1.ReasonRanAtOnce, fmt.Sprintf(
-		"It started at once: it was scheduled %s ago, at %s.", days(v.Now.Sub(v.instant)), v.instant.UTC().Format(time.RFC3339)))}
-}
-
 // days returns a duration in whole days: the API server truncates times to seconds.
 func days(duration time.Duration) string {
 	if days := duration.Round(24*time.Hour) / (24 * time.Hour); days != 1 {
 		return fmt.Sprintf("%d days", days)
 	}
 	return "1 day"
-}
-
-// editedAt returns the time of the last edit of an At, or of a later write to anything but
-// its status. It returns the zero time if the spec was not edited, or if the At is cached
-// and the edit was not long after the scheduled time (see KeepAt).
-func editedAt(at *v1alpha1.At) time.Time {
-	if at.Generation > 1 {
-		return WrittenAt(at)
-	}
-	return time.Time{}
 }
 
 // WrittenAt returns the time of the last write to anything but the status of an object, or the

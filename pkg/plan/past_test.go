@@ -20,8 +20,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -64,7 +62,7 @@ func TestScheduleInPast(t *testing.T) {
 		"with a starting deadline":           {at: newAt(createdAt(late), withStartingDeadline(365*24*3600)), now: late, want: "CreatePod due 2027-12-23 10:12:00; wait 1m0s; read At"},
 		"created a day later":                {at: newAt(createdAt(due.AddDate(0, 0, 1))), now: late, want: "CreatePod due 2026-12-25 10:12:00; wait 1m0s; read At"},
 		"the controller was away for a year": {at: newAt(createdAt(earlier)), now: late, want: "CreatePod due 10:12:00; wait 1m0s; read At"},
-		"edited 364 days later":              {at: newAt(createdAt(earlier), editedSince(late)), now: late, want: "CreatePod due 2027-12-23 10:12:00; wait 1m0s; read At"},
+		"edited 364 days later":              {at: newAt(createdAt(earlier), editedSince(late)), now: late, dropped: true, want: "CreatePod due 2027-12-23 10:12:00; wait 1m0s; read At"},
 		"an At of a CronAt":                  {at: newAt(createdAt(late), ownedByCronAt), now: late, want: "CreatePod due 2027-12-23 10:12:00; wait 1m0s; read At"},
 		"OwnerMissing, the label was removed": {
 			at: newAt(withStatus(pendingWith(blocked(late, v1alpha1.ReasonOwnerMissing, ""))), createdAt(late)), now: late,
@@ -80,48 +78,4 @@ func TestScheduleInPast(t *testing.T) {
 			want: "Blocked ScheduleInPast: spec.schedule was 364 days in the past when the At was created, so nothing runs: correct it. To run the At now, set spec.schedule to the present time. If an At may start that late, set spec.startingDeadlineSeconds.; Warning ScheduleInPast",
 		},
 	})
-}
-
-// TestRanAtOnce checks which starts long after the scheduled time have an event, also if
-// the At comes from the cache: those that follow from what a user wrote.
-func TestRanAtOnce(t *testing.T) {
-	late := due.AddDate(0, 0, 364)
-	for name, tc := range map[string]struct {
-		mutate []func(*v1alpha1.At)
-		status v1alpha1.AtStatus
-		want   bool
-	}{
-		"created then, with a starting deadline": {[]func(*v1alpha1.At){createdAt(late), withStartingDeadline(365 * 24 * 3600)}, pendingWith(), true},
-		"created then, and long before":          {[]func(*v1alpha1.At){createdAt(late.AddDate(9, 0, 0))}, pendingWith(), true},
-		"edited then":                            {[]func(*v1alpha1.At){createdAt(earlier), editedSince(late)}, pendingWith(), true},
-		"edited then, with a forecast":           {[]func(*v1alpha1.At){createdAt(earlier), editedSince(late)}, pendingWith(blocked(earlier, v1alpha1.ReasonPodRefused, forecastMessage)), true},
-		"the controller was away":                {[]func(*v1alpha1.At){createdAt(earlier)}, pendingWith(), false},
-		"the controller was away, edited before": {[]func(*v1alpha1.At){createdAt(earlier), editedSince(due)}, pendingWith(), false},
-		"blocked, and fixed then":                {[]func(*v1alpha1.At){createdAt(earlier), editedSince(late)}, pendingWith(blocked(due, v1alpha1.ReasonPodRefused, "no")), false},
-		"suspended, and resumed then": {[]func(*v1alpha1.At){createdAt(earlier), editedSince(late)}, pendingWith(metav1.Condition{
-			Type: v1alpha1.ConditionSuspended, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonResumed,
-		}), false},
-		"an At of a CronAt": {[]func(*v1alpha1.At){createdAt(late), ownedByCronAt}, pendingWith(), false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			at := edited(newAt(withStatus(tc.status)), tc.mutate...)
-			var want []Event
-			if tc.want {
-				want = []Event{warning(v1alpha1.ReasonRanAtOnce, "It started at once: it was scheduled 364 days ago, at 2026-12-24T10:12:00Z.")}
-			}
-			for from, at := range map[string]*v1alpha1.At{"live": at, "cached": KeepAt(at)} {
-				pod := pendingPod(func(pod *corev1.Pod) {
-					delete(pod.Annotations, v1alpha1.AnnotationAtGeneration)
-					pod.CreationTimestamp = metav1.Time{Time: late}
-				})
-				got := Decide(World{At: at, Pods: podsOf(pod), Now: late.Add(time.Second)})
-				if len(got.Events) == 0 || got.Events[0].Reason != v1alpha1.ReasonSuccessfulCreate {
-					t.Fatalf("%s: events %v", from, got.Events)
-				}
-				if diff := cmp.Diff(want, got.Events[1:], equate); diff != "" {
-					t.Errorf("%s: events (-want +got):\n%s", from, diff)
-				}
-			}
-		})
-	}
 }

@@ -205,7 +205,7 @@ func dueSince(at, parent *v1alpha1.At, instant time.Time) time.Time {
 	if resumed := meta.FindStatusCondition(at.Status.Conditions, v1alpha1.ConditionSuspended); resumed != nil {
 		later(resumed.LastTransitionTime.Time)
 	}
-	later(WrittenAt(at)) // An At from a cache has it only after an edit long after its time (see KeepAt).
+	later(WrittenAt(at)) // An At from a cache does not have it.
 	return since
 }
 

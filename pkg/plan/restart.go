@@ -67,7 +67,7 @@ func (v *view) decideRestartDue() Decision {
 	status := v.statusOfStart()
 	status.Restart = &v1alpha1.AtRestartStatus{UID: target.UID, Desired: target.Desired}
 	status.Message = fmt.Sprintf("Restarting %s.", target)
-	return v.write(status, v.ranAtOnce()...)
+	return v.write(status)
 }
 
 // waitForRollout returns the decision to wait for a rollout that is not that of this restart.

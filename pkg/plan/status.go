@@ -148,9 +148,6 @@ func (v *view) podEvents() []Event {
 		return nil
 	}
 	events := []Event{NewEvent(corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulCreate, "Created Pod "+pod.Name)}
-	if at.Status.Phase != v1alpha1.PhaseRunning {
-		events = append(events, v.ranAtOnce()...)
-	}
 	if generation := podGeneration(pod); at.Status.Phase != v1alpha1.PhaseRunning && generation != 0 && generation < at.Generation {
 		events = append(events, NewEvent(corev1.EventTypeWarning, v1alpha1.ReasonEditedTooLate, fmt.Sprintf(
 			"The spec was edited too late for Pod %s, which was created from generation %d: changes to schedule, timeZone, command, template, restart, node and nodes do not affect that Pod.", pod.Name, generation)))

@@ -292,9 +292,6 @@ const (
 	ReasonRestarted = "Restarted"
 	// ReasonEditedTooLate: the spec was edited after the Pod was created, or just before.
 	ReasonEditedTooLate = "EditedTooLate"
-	// ReasonRanAtOnce: the At started at once, because its time was more than a day in the
-	// past when it was created or edited.
-	ReasonRanAtOnce = "RanAtOnce"
 	// ReasonUnexpectedPod: a second Pod of an attempt that was already counted is deleted.
 	// Its creation request was delayed on the way to the API server.
 	ReasonUnexpectedPod = "UnexpectedPod"
