@@ -111,11 +111,6 @@ func Foresee(refused string, err error) *Forecast {
 // NeedsNodes reports whether the nodes of the cluster decide if an At can run.
 func NeedsNodes(at *v1alpha1.At) bool { return at.Spec.Node != "" || at.Spec.Nodes != nil }
 
-// WaitsForNodes reports whether a run that has not ended may wait for the nodes to be known.
-func WaitsForNodes(at *v1alpha1.At) bool {
-	return NeedsNodes(at) && at.Status.Phase != v1alpha1.PhaseDone
-}
-
 // ForeseeNodes returns a forecast for an At from the cluster's nodes, or from the error
 // of reading them. It returns nil if they do not allow a prediction.
 func ForeseeNodes(at *v1alpha1.At, nodes []*corev1.Node, err error) *Forecast {

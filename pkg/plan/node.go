@@ -20,6 +20,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -114,13 +115,15 @@ func (v *view) checkNode() (d Decision, decided bool) {
 	}
 }
 
-// waitForNodes decides for an At that depends on nodes which are not known. When their cache is
-// filled, it enqueues the At.
+// nodesPeriod is the interval at which an At that depends on nodes looks whether they are known.
+const nodesPeriod = time.Second
+
+// waitForNodes decides for an At that depends on nodes which are not known.
 func (v *view) waitForNodes() Decision {
 	if apierrors.IsForbidden(v.NodesErr) {
 		return v.retryBlocked(v1alpha1.ReasonNodesForbidden, errors.New(nodesForbiddenMessage(v.NodesErr)))
 	}
-	return Decision{Delay: v.untilDeadline()}
+	return Decision{Delay: min(v.leftToStart(), nodesPeriod)}
 }
 
 func nodesForbiddenMessage(err error) string {

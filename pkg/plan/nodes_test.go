@@ -285,7 +285,7 @@ func TestDecideNodes(t *testing.T) {
 			at:   counted(nil, noSelector, withStartingDeadline(0)),
 			want: "Phase=DONE; CompletionTime=10:12:04; Failed StartingDeadlineExceeded: It did not run: it could not start within spec.startingDeadlineSeconds (0) of the scheduled time.; Warning StartingDeadlineExceeded; read all",
 		},
-		"the nodes are not known": {at: counted(choosing), world: func(w *World) { w.NodesErr = errors.New("not synced") }, want: "nothing"},
+		"the nodes are not known": {at: counted(choosing), world: func(w *World) { w.NodesErr = errors.New("not synced") }, want: "wait 1s"},
 		"the nodes are forbidden": {
 			at: counted(choosing), world: nodesUnreadable,
 			want: "Blocked NodesForbidden: spec.node and spec.nodes require that the controller can get, list and watch nodes: no; Warning NodesForbidden; retry blocked",

@@ -43,14 +43,12 @@ type Cache struct {
 	informer coreinformers.TypedNodeInformer
 	wanted   chan struct{}
 	want     func() // closes wanted
-	synced   func()
 }
 
 // New returns a cache that uses an informer that nothing else starts. It calls changed
-// with the name of each node that was added, replaced or removed, and synced when the cache has
-// been filled.
-func New(client kubernetes.Interface, informer coreinformers.TypedNodeInformer, transform cache.TransformFunc, changed func(node string), synced func()) (*Cache, error) {
-	c := &Cache{client: client, informer: informer, wanted: make(chan struct{}), synced: synced}
+// with the name of each node that was added, replaced or removed.
+func New(client kubernetes.Interface, informer coreinformers.TypedNodeInformer, transform cache.TransformFunc, changed func(node string)) (*Cache, error) {
+	c := &Cache{client: client, informer: informer, wanted: make(chan struct{})}
 	c.want = sync.OnceFunc(func() { close(c.wanted) })
 	if err := informer.Informer().SetTransform(transform); err != nil {
 		return nil, fmt.Errorf("set the transform of nodes: %w", err)
@@ -77,13 +75,6 @@ func (c *Cache) Run(ctx context.Context) {
 		return
 	case <-c.wanted:
 	}
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	wg.Go(func() {
-		if cache.WaitFor(ctx, "", c.informer.Informer().HasSyncedChecker()) {
-			c.synced()
-		}
-	})
 	c.informer.Informer().RunWithContext(ctx)
 }
 
