@@ -114,14 +114,12 @@ type Clients struct {
 	Kube kubernetes.Interface
 	// QPS is the maximum number of dry-runs per second, which must be positive.
 	QPS float64
-	// Rehearsals is the maximum number of rehearsals at the same time, and NamespaceRehearsals
-	// that of one namespace. 0 turns them off.
+	// Rehearsals is the maximum number of rehearsals at the same time: 0 turns them off.
+	// NamespaceRehearsals is that of one namespace, and at least 1.
 	Rehearsals, NamespaceRehearsals int
 	// Namespace is where to look for the Pods of earlier rehearsals; "" means all namespaces.
 	Namespace string
 }
-
-func (c *Clients) rehearse() bool { return c.Rehearsals > 0 && c.NamespaceRehearsals > 0 }
 
 // New returns a Preflight that checks nothing until Ats or CronAts is called. nodes lists
 // the nodes. defaults are those for plan.NewPod.
@@ -191,7 +189,7 @@ func (c *Checks) Add(name cache.ObjectName) {
 }
 
 // Rehearses reports whether rehearsals are not turned off.
-func (c *Checks) Rehearses() bool { return c != nil && c.p.rehearse() }
+func (c *Checks) Rehearses() bool { return c != nil && c.p.Rehearsals > 0 }
 
 // Forecast returns the finding for the current version of an object, or nil if nothing is known.
 // Nothing is known for each object whose Pod would be accepted. status is the part of the status that

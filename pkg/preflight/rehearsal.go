@@ -94,7 +94,7 @@ func newRehearsals(p *Preflight) *rehearsals {
 func (r *rehearsals) add(item cache.ObjectName, s *subject, v verdict) {
 	result := v.result()
 	switch {
-	case !s.rehearses || !r.p.rehearse():
+	case !s.rehearses || r.p.Rehearsals == 0:
 	case s.untilRehearsal > 0:
 		r.p.queue.AddAfter(item, s.untilRehearsal)
 	case result == metrics.PreflightAccepted, result == metrics.PreflightUnknown && !v.retry: // A webhook does not support dry-run.
