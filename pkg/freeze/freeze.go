@@ -28,8 +28,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/zones"
 )
 
 // Freeze is a Freeze that is ready to decide.
@@ -58,7 +60,7 @@ func New(object *v1alpha1.Freeze) (*Freeze, error) {
 	spec := &object.Spec
 	f := &Freeze{namespace: object.Namespace, name: object.Name, reason: spec.Reason}
 	var err error
-	if f.location, err = locationOf(spec); err != nil {
+	if f.location, err = zones.Load(ptr.Deref(spec.TimeZone, "UTC")); err != nil {
 		return f, err
 	}
 	if f.selector, err = selectorOf(spec.Selector); err != nil {

@@ -20,15 +20,10 @@ import (
 	"fmt"
 	"time"
 
-	"k8s.io/utils/ptr"
-
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronexpr"
 	"programming-kubernetes.info/cnat-controller/pkg/zones"
 )
-
-// wallClock is the format of a time without a zone.
-const wallClock = "2006-01-02T15:04:05"
 
 // window is a time at which a Freeze holds, once or repeatedly.
 type window interface {
@@ -114,25 +109,10 @@ func instants(text v1alpha1.FreezeTime, location *time.Location) (first, last ti
 	if instant, err := time.Parse(time.RFC3339, string(text)); err == nil {
 		return instant, instant, nil
 	}
-	shown, err := time.Parse(wallClock, string(text))
+	shown, err := time.Parse(zones.Layout, string(text))
 	if err != nil {
 		return time.Time{}, time.Time{}, fmt.Errorf("is invalid: write a date and time, such as 2026-12-23T16:00:00, or with a zone 2026-12-23T16:00:00Z")
 	}
-	first, last, times := zones.Showing(shown, location)
-	if times == 0 {
-		// With the offset before the gap, the skipped time is after the gap.
-		change, _ := first.ZoneBounds()
-		return change, change, nil
-	}
+	first, last = zones.Span(shown, location)
 	return first, last, nil
-}
-
-// locationOf returns the time zone of a Freeze.
-func locationOf(spec *v1alpha1.FreezeSpec) (*time.Location, error) {
-	name := ptr.Deref(spec.TimeZone, "UTC")
-	location, err := zones.Load(name)
-	if err != nil {
-		return nil, fmt.Errorf("spec.timeZone %q is unknown: write a name from the IANA time zone database, such as Europe/Berlin", name)
-	}
-	return location, nil
 }

@@ -25,10 +25,6 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/zones"
 )
 
-// wallClock is the format of a schedule with a time zone. The parser also accepts
-// fractions of a second.
-const wallClock = "2006-01-02T15:04:05"
-
 // Instant returns the instant of a spec's schedule. The error is a sentence that says
 // what is wrong and what to write.
 func Instant(spec *v1alpha1.AtSpec) (time.Time, error) {
@@ -47,9 +43,9 @@ func Instant(spec *v1alpha1.AtSpec) (time.Time, error) {
 func wallClockInstant(schedule, timeZone string) (time.Time, error) {
 	location, err := zones.Load(timeZone)
 	if err != nil {
-		return time.Time{}, fmt.Errorf("spec.timeZone %q is unknown: write a name from the IANA time zone database, such as Europe/Berlin", timeZone)
+		return time.Time{}, err
 	}
-	shown, err := time.Parse(wallClock, schedule)
+	shown, err := time.Parse(zones.Layout, schedule) // It accepts fractions of a second, too.
 	if err != nil {
 		return time.Time{}, fmt.Errorf("spec.schedule %q is invalid: with spec.timeZone, write a date and time without an offset, such as 2035-12-24T10:12:00", schedule)
 	}

@@ -48,13 +48,17 @@ func Names() []string {
 	return strings.Fields(list)
 }
 
-// Load returns a time zone by its name in the IANA time zone database.
+// Layout is the format of a wall-clock time.
+const Layout = "2006-01-02T15:04:05"
+
+// Load returns a time zone by its name in the IANA time zone database. The error is for the author of
+// spec.timeZone, and says what to write.
 func Load(name string) (*time.Location, error) {
 	if location, ok := locations.Load(name); ok {
 		return location.(*time.Location), nil
 	}
 	if !names.Has(name) {
-		return nil, fmt.Errorf("unknown time zone %q", name)
+		return nil, fmt.Errorf("spec.timeZone %q is unknown: write a name from the IANA time zone database, such as Europe/Berlin", name)
 	}
 	location, err := time.LoadLocation(name)
 	if err == nil {
@@ -88,6 +92,18 @@ func Showing(wallClock time.Time, location *time.Location) (before, after time.T
 		return before, after, 2
 	}
 	return before, after, 0
+}
+
+// Span returns the first and the last instant at which the clocks of a time zone show a wall-clock time,
+// which is given as a time in UTC. If they skip it, both are the instant at which they do.
+func Span(wallClock time.Time, location *time.Location) (first, last time.Time) {
+	first, last, times := Showing(wallClock, location)
+	if times == 0 {
+		// With the offset before the gap, the skipped time is after the gap.
+		first, _ = first.ZoneBounds()
+		last = first
+	}
+	return first, last
 }
 
 // withOffsetOf returns the instant of a wall-clock time, with the offset that is in force

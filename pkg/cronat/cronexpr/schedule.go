@@ -74,8 +74,8 @@ func (s *Schedule) Next(t time.Time) time.Time {
 			return time.Time{}
 		}
 		// If the clocks repeat the time, its first occurrence may be before t.
-		if instant := firstShowing(shown, s.Location); instant.After(t) {
-			return instant
+		if instant, _ := zones.Span(shown, s.Location); instant.After(t) {
+			return instant.UTC()
 		}
 	}
 }
@@ -106,17 +106,6 @@ func (s *Schedule) nextPassing(t time.Time) time.Time {
 		t = change
 	}
 	return time.Time{}
-}
-
-// firstShowing returns the first instant at which the clocks show a time, or the first
-// instant after the gap if they skip it.
-func firstShowing(shown time.Time, location *time.Location) time.Time {
-	before, _, times := zones.Showing(shown, location)
-	if times == 0 {
-		// With the offset before the gap, the skipped time is after the gap.
-		before, _ = before.ZoneBounds()
-	}
-	return before.UTC()
 }
 
 // Latest returns the latest scheduled time after floor that is not after limit, or the

@@ -32,10 +32,9 @@ import (
 // parse returns the schedule of a spec. The error is a sentence that says what is wrong
 // and what to write.
 func parse(spec *v1alpha1.CronAtSpec) (*cronexpr.Schedule, error) {
-	name := ptr.Deref(spec.TimeZone, "UTC")
-	location, err := zones.Load(name)
+	location, err := zones.Load(ptr.Deref(spec.TimeZone, "UTC"))
 	if err != nil {
-		return nil, fmt.Errorf("spec.timeZone %q is unknown: write a name from the IANA time zone database, such as Europe/Berlin", name)
+		return nil, err
 	}
 	// The CRD refuses this, too.
 	if strings.Contains(spec.Schedule, "TZ") {
