@@ -147,14 +147,14 @@ func (v *view) decideByParent() (d Decision, decided bool) {
 	switch {
 	case !v.isChild():
 		// It is no longer a child: the parent was deleted with --cascade=orphan.
-		return Decision{Action: ReleaseAt{}}, isTracked(at)
-	case v.parentIsGone() && isTracked(at):
+		return Decision{Action: ReleaseAt{}}, IsTracked(at)
+	case v.parentIsGone() && IsTracked(at):
 		return Decision{Action: ReleaseAt{}}, true
 	case v.parentIsGone():
 		// The garbage collector deletes the child and its Pod.
 		return Decision{}, true
 	case at.Status.Phase == v1alpha1.PhaseDone:
-		return Decision{Action: ReleaseAt{}}, isTracked(at) && (parent.Status.Phase == v1alpha1.PhaseDone || parent.DeletionTimestamp != nil)
+		return Decision{Action: ReleaseAt{}}, IsTracked(at) && (parent.Status.Phase == v1alpha1.PhaseDone || parent.DeletionTimestamp != nil)
 	case parent.Status.Phase == v1alpha1.PhaseDone && !hasBegun(at):
 		return v.decideStopped(v1alpha1.ReasonNotStarted, "At "+parent.Name+" has ended: the command was not started on this node.")
 	case at.DeletionTimestamp != nil:

@@ -38,14 +38,14 @@ func CleanUp(w World, pod *corev1.Pod) Decision {
 func cleanUp(w World, pod *corev1.Pod) Decision {
 	at := w.At
 	switch {
-	case !isTracked(pod) && (at == nil || !IsOf(pod, at)):
+	case !IsTracked(pod) && (at == nil || !IsOf(pod, at)):
 		return Decision{}
 	case at == nil || !IsOf(pod, at):
 		return Decision{Action: ReleasePod{Pod: pod}}
 	case isUnexpected(at, pod):
 		message := fmt.Sprintf("Pod %s was created a second time after its attempt had been counted: deleting it.", pod.Name)
 		return Decision{Action: DeletePod{Pod: pod, Unexpected: true}, Events: []Event{NewEvent(corev1.EventTypeWarning, v1alpha1.ReasonUnexpectedPod, message)}}
-	case !isTracked(pod) || !isCounted(at, pod):
+	case !IsTracked(pod) || !isCounted(at, pod):
 		return Decision{}
 	}
 	wait := releaseTime(at, pod).Sub(w.Now)
@@ -84,7 +84,7 @@ func isCounted(at *v1alpha1.At, pod *corev1.Pod) bool {
 }
 
 // isLeaving reports whether an At is being deleted and its outcome is no longer needed.
-func isLeaving(at *v1alpha1.At) bool { return at.DeletionTimestamp != nil && !isTracked(at) }
+func isLeaving(at *v1alpha1.At) bool { return at.DeletionTimestamp != nil && !IsTracked(at) }
 
 // releaseTime returns when to remove the finalizer from a Pod that is already counted.
 func releaseTime(at *v1alpha1.At, pod *corev1.Pod) time.Time {
@@ -145,7 +145,7 @@ func Leave(w World) Decision {
 		}
 	}
 	for _, pod := range w.Pods {
-		if isTracked(pod) && (pod != attempt || isCounted(w.At, pod) || recorded(w.At)) {
+		if IsTracked(pod) && (pod != attempt || isCounted(w.At, pod) || recorded(w.At)) {
 			return Decision{Action: ReleasePod{Pod: pod}}
 		}
 	}

@@ -89,7 +89,7 @@ func KeepAt(at *v1alpha1.At) *v1alpha1.At {
 	} else if IsScheduled(at) || Owner(at, v1alpha1.CronAtKind) != nil {
 		kept.Annotations = KeepKeys(at.Annotations, v1alpha1.AnnotationScheduledTime)
 	}
-	if isTracked(at) || IsScheduled(at) {
+	if IsTracked(at) || IsScheduled(at) {
 		kept.Finalizers = keepFinalizers(at.Finalizers)
 	}
 	if at.Status.Phase != v1alpha1.PhaseDone {
@@ -191,7 +191,7 @@ func KeepPod(pod *corev1.Pod) *corev1.Pod {
 	if owner := ControllerOf(pod); owner != nil {
 		kept.OwnerReferences = []metav1.OwnerReference{*owner}
 	}
-	if isTracked(pod) {
+	if IsTracked(pod) {
 		kept.Finalizers = []string{v1alpha1.FinalizerTracking}
 	}
 	if written := statusWrittenAt(pod); !written.IsZero() && (isWaiting(pod) || len(kept.Status.ContainerStatuses) == 0) {

@@ -161,13 +161,7 @@ func isRejectedAtOnce(pod *corev1.Pod) bool {
 // unrelated to the Pod, or nil:
 // https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
 func disruptionOf(pod *corev1.Pod) *corev1.PodCondition {
-	i := slices.IndexFunc(pod.Status.Conditions, func(condition corev1.PodCondition) bool {
-		return condition.Type == corev1.DisruptionTarget && condition.Status == corev1.ConditionTrue
-	})
-	if i < 0 {
-		return nil
-	}
-	return &pod.Status.Conditions[i]
+	return podCondition(pod, corev1.DisruptionTarget, corev1.ConditionTrue)
 }
 
 // isEndedByDeletion reports whether a Pod was deleted before its command ended or, if the

@@ -228,7 +228,7 @@ func AtName(pod *corev1.Pod) string {
 	if owner := ownerAt(pod); owner != nil {
 		return owner.Name
 	}
-	if isTracked(pod) {
+	if IsTracked(pod) {
 		return pod.Annotations[v1alpha1.AnnotationAtName]
 	}
 	return ""
@@ -272,10 +272,11 @@ func IsOwnedBy(object, owner metav1.Object, kind string) bool {
 // IsOf reports whether a Pod was created for an At. While the Pod has the finalizer, the
 // label is as good as the owner reference, in case a user removed the latter.
 func IsOf(pod *corev1.Pod, at *v1alpha1.At) bool {
-	return IsOwnedBy(pod, at, v1alpha1.AtKind) || isTracked(pod) && types.UID(pod.Labels[v1alpha1.LabelAtUID]) == at.UID
+	return IsOwnedBy(pod, at, v1alpha1.AtKind) || IsTracked(pod) && types.UID(pod.Labels[v1alpha1.LabelAtUID]) == at.UID
 }
 
-func isTracked(object metav1.Object) bool {
+// IsTracked reports whether a Pod or an At has the finalizer of Pods and of the Ats of nodes.
+func IsTracked(object metav1.Object) bool {
 	return slices.Contains(object.GetFinalizers(), v1alpha1.FinalizerTracking)
 }
 

@@ -169,7 +169,7 @@ func NewRehearsalPod(owner metav1.Object, kind string, run *corev1.Pod) *corev1.
 // IsRehearsal reports whether a Pod is that of a rehearsal: a label alone can be anybody's.
 func IsRehearsal(pod *corev1.Pod) bool {
 	owner := cmp.Or(Owner(pod, v1alpha1.AtKind), Owner(pod, v1alpha1.CronAtKind))
-	return owner != nil && string(owner.UID) == pod.Labels[v1alpha1.LabelRehearsalOf] && !isTracked(pod)
+	return owner != nil && string(owner.UID) == pod.Labels[v1alpha1.LabelRehearsalOf] && !IsTracked(pod)
 }
 
 // rehearsalPath is the command of a rehearsal's containers. No image has it.

@@ -58,7 +58,7 @@ func TestNewRehearsalPod(t *testing.T) {
 	want.OwnerReferences = run.OwnerReferences
 	expect(t, "rehearsal", want, got)
 	expect(t, "the Pod of the run", before, run)
-	if AtName(got) != at.Name || isTracked(got) {
+	if AtName(got) != at.Name || IsTracked(got) {
 		t.Error("the controller would take the rehearsal for an attempt")
 	}
 	at.Name = strings.Repeat("a", 253)

@@ -162,10 +162,8 @@ func isWaiting(pod *corev1.Pod) bool {
 // its last init container ended or, if that is a sidecar, first started.
 func waitsSince(pod *corev1.Pod) time.Time {
 	since := pod.CreationTimestamp.Time
-	for _, condition := range pod.Status.Conditions {
-		if condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionTrue && condition.LastTransitionTime.After(since) {
-			since = condition.LastTransitionTime.Time
-		}
+	if condition := podCondition(pod, corev1.PodScheduled, corev1.ConditionTrue); condition != nil && condition.LastTransitionTime.After(since) {
+		since = condition.LastTransitionTime.Time
 	}
 	for _, status := range pod.Status.InitContainerStatuses {
 		if terminated := status.State.Terminated; terminated != nil && terminated.FinishedAt.After(since) {
@@ -224,13 +222,17 @@ func podBlocker(pod *corev1.Pod, now time.Time) (reason, message string) {
 
 // unscheduled returns the condition that says why a Pod has no node, or nil.
 func unscheduled(pod *corev1.Pod) *corev1.PodCondition {
-	i := slices.IndexFunc(pod.Status.Conditions, func(condition corev1.PodCondition) bool {
-		return condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse
-	})
-	if i < 0 {
-		return nil
+	return podCondition(pod, corev1.PodScheduled, corev1.ConditionFalse)
+}
+
+// podCondition returns the condition of a Pod of the given type if it has the given status, or nil.
+func podCondition(pod *corev1.Pod, conditionType corev1.PodConditionType, status corev1.ConditionStatus) *corev1.PodCondition {
+	for i := range pod.Status.Conditions {
+		if condition := &pod.Status.Conditions[i]; condition.Type == conditionType && condition.Status == status {
+			return condition
+		}
 	}
-	return &pod.Status.Conditions[i]
+	return nil
 }
 
 func isUnschedulable(pod *corev1.Pod) bool {
@@ -261,9 +263,7 @@ func isUnknownYet(message string) bool {
 // hasSandbox reports whether a Pod has its volumes, its sandbox and its network. So no blocking event
 // concerns it any longer.
 func hasSandbox(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Status.Conditions, func(condition corev1.PodCondition) bool {
-		return condition.Type == corev1.PodReadyToStartContainers && condition.Status == corev1.ConditionTrue
-	})
+	return podCondition(pod, corev1.PodReadyToStartContainers, corev1.ConditionTrue) != nil
 }
 
 // silentBlocker returns what keeps a Pod from starting whose status does not say so. event is

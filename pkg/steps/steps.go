@@ -27,7 +27,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -291,7 +290,7 @@ func (s *Steps) LeavePod(ctx context.Context, name cache.ObjectName) error {
 		return nil
 	case err != nil:
 		return fmt.Errorf("read Pod %s: %w", name, err)
-	case !slices.Contains(pod.Finalizers, v1alpha1.FinalizerTracking):
+	case !plan.IsTracked(pod):
 		return nil
 	}
 	world := &plan.World{Pods: []*corev1.Pod{plan.KeepPod(pod)}}
@@ -329,7 +328,7 @@ func (s *Steps) LeavePod(ctx context.Context, name cache.ObjectName) error {
 // runs, and after that the parent counts a missing one as failed.
 func (s *Steps) LeaveAt(ctx context.Context, name cache.ObjectName) error {
 	at, err := s.getAt(ctx, name.Namespace, name.Name)
-	if err != nil || at == nil || !slices.Contains(at.Finalizers, v1alpha1.FinalizerTracking) {
+	if err != nil || at == nil || !plan.IsTracked(at) {
 		return err
 	}
 	return s.releaseAt(ctx, at)

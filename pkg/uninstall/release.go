@@ -19,7 +19,6 @@ package uninstall
 import (
 	"cmp"
 	"context"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -89,7 +88,7 @@ type task func(context.Context) error
 func listPods(ctx context.Context, client metadata.Interface, ats *steps.Steps, namespace string) (tasks []task, err error) {
 	pods := client.Resource(corev1.SchemeGroupVersion.WithResource("pods")).Namespace(namespace)
 	err = connect.Each(ctx, pods.List, metav1.ListOptions{LabelSelector: v1alpha1.LabelAtUID, Limit: pageSize}, func(pod *metav1.PartialObjectMetadata) {
-		if isTracked(pod) {
+		if plan.IsTracked(pod) {
 			name := cache.MetaObjectToName(pod)
 			tasks = append(tasks, func(ctx context.Context) error { return ats.LeavePod(ctx, name) })
 		}
@@ -107,7 +106,7 @@ func listAts(ctx context.Context, client metadata.Interface, ats *steps.Steps, c
 			cronAt := cache.NewObjectName(at.Namespace, cronplan.CronAtName(at))
 			scheduled[cronAt] = append(scheduled[cronAt], at)
 		}
-		if isTracked(at) {
+		if plan.IsTracked(at) {
 			name := cache.MetaObjectToName(at)
 			tasks = append(tasks, func(ctx context.Context) error { return ats.LeaveAt(ctx, name) })
 		}
@@ -119,10 +118,6 @@ func listAts(ctx context.Context, client metadata.Interface, ats *steps.Steps, c
 		tasks = append(tasks, func(ctx context.Context) error { return cronAts.Leave(ctx, name, ofCronAt) })
 	}
 	return tasks, nil
-}
-
-func isTracked(object metav1.Object) bool {
-	return slices.Contains(object.GetFinalizers(), v1alpha1.FinalizerTracking)
 }
 
 // run returns the tasks that have failed, in the same order, and the first error.
