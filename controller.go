@@ -100,7 +100,7 @@ func NewController(
 	if err != nil {
 		return nil, fmt.Errorf("add the event handler for Pods: %w", err)
 	}
-	if c.nodes, err = nodecache.New(kubeClient, nodeInformer, steps.Keep, func(node string) { c.enqueueAts(c.cache.OnNode(node)) }); err != nil {
+	if c.nodes, err = nodecache.New(kubeClient, nodeInformer, func(node string) { c.enqueueAts(c.cache.OnNode(node)) }); err != nil {
 		return nil, err
 	}
 	if preflights != nil {

@@ -32,8 +32,8 @@ import (
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/restartannotation/annotationplan"
-	"programming-kubernetes.info/cnat-controller/pkg/steps"
 )
 
 // kind is a kind of object.
@@ -124,8 +124,14 @@ func (c *content) keptBy(own kind) *content {
 		if kept = cronplan.KeepCronAt(o); own == deployments {
 			kept = annotationplan.KeepCronAt(o)
 		}
+	case *v1alpha1.At:
+		kept = plan.KeepAt(o)
+	case *corev1.Pod:
+		kept = plan.KeepPod(o)
+	case *corev1.Node:
+		kept = plan.KeepNode(o)
 	default:
-		kept, _ = steps.Keep(o) // It never fails.
+		kept = o
 	}
 	after := intern(kept.(metav1.Object))
 	changed.Store(key, after)

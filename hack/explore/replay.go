@@ -138,7 +138,7 @@ func newReplayer(x *explorer) *replayer {
 	atInformer, podInformer := cnatInformers.Ats(), kubeInformers.Pods()
 	known, err := steps.NewCache(atInformer, podInformer)
 	utilruntime.Must(err)
-	nodeCache, err := nodecache.New(kube, syncedNodes{kubeInformers.Nodes()}, steps.Keep, func(string) {})
+	nodeCache, err := nodecache.New(kube, syncedNodes{kubeInformers.Nodes()}, func(string) {})
 	utilruntime.Must(err)
 	p.cron, err = cronsteps.New(cnatClient{replayer: p}, cnatInformers.CronAts(), atInformer, noRecorder{}, p.clock)
 	utilruntime.Must(err)

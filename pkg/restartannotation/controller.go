@@ -115,7 +115,7 @@ func NewController(
 		resource := annotationsteps.Resource(kind)
 		// Without the index by namespace, which is not used.
 		informer := metadatainformer.NewFilteredMetadataInformer(metadataClient, resource, namespace, 0, cache.Indexers{}, connect.Current).Informer()
-		if err := informer.SetTransform(keep); err != nil {
+		if err := informer.SetTransform(connect.Transform(annotationplan.Keep)); err != nil {
 			return nil, fmt.Errorf("set the transform of the informer of %s: %w", resource.Resource, err)
 		}
 		handlers := queue.Handlers(func(workload *metav1.PartialObjectMetadata) { c.addWorkload(kind, workload) })
@@ -132,7 +132,7 @@ func NewController(
 		c.workloads[kind], c.steps.Workloads[kind] = informer, informer.GetIndexer()
 		c.synced = append(c.synced, handler.HasSyncedChecker())
 	}
-	if err := c.cronAts.SetTransform(keep); err != nil {
+	if err := c.cronAts.SetTransform(connect.Transform(annotationplan.KeepCronAt)); err != nil {
 		return nil, fmt.Errorf("set the transform of the informer of CronAts: %w", err)
 	}
 	handlers := queue.Handlers(c.enqueueOwner)
@@ -268,15 +268,4 @@ func (c *Controller) Blocked() map[cache.ObjectName]string {
 		reasons[key] = b.reason
 	}
 	return reasons
-}
-
-// keep is the transform of the informers.
-func keep(obj any) (any, error) {
-	switch object := obj.(type) {
-	case *metav1.PartialObjectMetadata:
-		return annotationplan.Keep(object), nil
-	case *v1alpha1.CronAt:
-		return annotationplan.KeepCronAt(object), nil
-	}
-	return obj, nil
 }

@@ -30,6 +30,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	informers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
 	listers "programming-kubernetes.info/cnat-controller/pkg/generated/listers/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/sorted"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/staleness"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
@@ -63,8 +64,8 @@ func NewCache(atInformer informers.TypedAtInformer, podInformer coreinformers.Ty
 	c.Freshness = staleness.NewTracker(c.ats.LastStoreSyncResourceVersion)
 	c.Written = staleness.NewWritten(func(namespace, name string) (*v1alpha1.At, error) { return c.Ats.Ats(namespace).Get(name) }, plan.KeepAt)
 	err := errors.Join(
-		ats.SetTransform(Keep),
-		pods.SetTransform(Keep),
+		ats.SetTransform(connect.Transform(plan.KeepAt)),
+		pods.SetTransform(connect.Transform(plan.KeepPod)),
 		pods.AddIndexers(cache.Indexers{byAt: func(obj any) ([]string, error) {
 			pod := obj.(*corev1.Pod)
 			return []string{cache.NewObjectName(pod.Namespace, plan.AtName(pod)).String()}, nil
@@ -88,20 +89,6 @@ func NewCache(atInformer informers.TypedAtInformer, podInformer coreinformers.Ty
 		return nil, fmt.Errorf("set the transform and the indexes of the informers: %w", err)
 	}
 	return c, nil
-}
-
-// Keep is the transform of the informers. It keeps what decisions need.
-func Keep(obj any) (any, error) {
-	switch object := obj.(type) {
-	case *v1alpha1.At:
-		return plan.KeepAt(object), nil
-	case *corev1.Pod:
-		return plan.KeepPod(object), nil
-	case *corev1.Node:
-		return plan.KeepNode(object), nil
-	default:
-		return obj, nil
-	}
 }
 
 // World returns what the cache knows of the World of the At with the given name.

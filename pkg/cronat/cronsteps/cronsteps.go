@@ -88,7 +88,7 @@ func New(client clientset.Interface, cronAtInformer informers.TypedCronAtInforme
 	}
 	s.Freshness = staleness.NewTracker(cronAtInformer.Informer().GetIndexer().LastStoreSyncResourceVersion)
 	s.Written = staleness.NewWritten(func(namespace, name string) (*v1alpha1.CronAt, error) { return s.CronAts.CronAts(namespace).Get(name) }, cronplan.KeepCronAt)
-	if err := cronAtInformer.Informer().SetTransform(Keep); err != nil {
+	if err := cronAtInformer.Informer().SetTransform(connect.Transform(cronplan.KeepCronAt)); err != nil {
 		return nil, fmt.Errorf("set the transform of the informer: %w", err)
 	}
 	err := s.ats.AddIndexers(cache.Indexers{byCronAt: func(obj any) ([]string, error) {
@@ -102,14 +102,6 @@ func New(client clientset.Interface, cronAtInformer informers.TypedCronAtInforme
 		return nil, fmt.Errorf("add the index of Ats: %w", err)
 	}
 	return s, nil
-}
-
-// Keep is the transform of the informer of CronAts. It keeps what decisions need.
-func Keep(obj any) (any, error) {
-	if cronAt, ok := obj.(*v1alpha1.CronAt); ok {
-		return cronplan.KeepCronAt(cronAt), nil
-	}
-	return obj, nil
 }
 
 // observe returns what the caches know of the CronAt with the given name.

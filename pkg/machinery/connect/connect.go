@@ -29,6 +29,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/pager"
 )
@@ -91,6 +92,16 @@ func Until(ctx context.Context, period time.Duration, try func(context.Context) 
 func Current(options *metav1.ListOptions) {
 	if options.ResourceVersion == "0" {
 		options.ResourceVersion = ""
+	}
+}
+
+// Transform returns the transform of an informer that stores what keep returns.
+func Transform[T any](keep func(T) T) cache.TransformFunc {
+	return func(object any) (any, error) {
+		if object, ok := object.(T); ok {
+			return keep(object), nil
+		}
+		return object, nil
 	}
 }
 

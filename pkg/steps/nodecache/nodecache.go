@@ -31,7 +31,9 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/sorted"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
 // ErrNotSynced is the error while the cache is being filled.
@@ -47,10 +49,10 @@ type Cache struct {
 
 // New returns a cache that uses an informer that nothing else starts. It calls changed
 // with the name of each node that was added, replaced or removed.
-func New(client kubernetes.Interface, informer coreinformers.TypedNodeInformer, transform cache.TransformFunc, changed func(node string)) (*Cache, error) {
+func New(client kubernetes.Interface, informer coreinformers.TypedNodeInformer, changed func(node string)) (*Cache, error) {
 	c := &Cache{client: client, informer: informer, wanted: make(chan struct{})}
 	c.want = sync.OnceFunc(func() { close(c.wanted) })
-	if err := informer.Informer().SetTransform(transform); err != nil {
+	if err := informer.Informer().SetTransform(connect.Transform(plan.KeepNode)); err != nil {
 		return nil, fmt.Errorf("set the transform of nodes: %w", err)
 	}
 	_, err := informer.TypedInformer().AddTypedEventHandler(coreinformers.NodeHandlerFuncs{

@@ -50,13 +50,8 @@ func run(t *testing.T, test func(f *fixture)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		f := &fixture{t: t, client: fake.NewClientset(newNode("a", "uid"), newNode("b", "uid"))}
-		transform := func(object any) (any, error) {
-			node := object.(*corev1.Node).DeepCopy()
-			node.Annotations = nil
-			return node, nil
-		}
 		var err error
-		f.Cache, err = New(f.client, informers.NewSharedInformerFactory(f.client, 0).Core().V1().Nodes(), transform, func(node string) { f.changed = append(f.changed, node) })
+		f.Cache, err = New(f.client, informers.NewSharedInformerFactory(f.client, 0).Core().V1().Nodes(), func(node string) { f.changed = append(f.changed, node) })
 		if err != nil {
 			t.Fatal(err)
 		}
