@@ -140,10 +140,7 @@ func (s *Steps) getAt(ctx context.Context, namespace, name string) (*v1alpha1.At
 
 // releaseAt removes the finalizer from a child.
 func (s *Steps) releaseAt(ctx context.Context, at *v1alpha1.At) error {
-	body, err := patch.WithoutFinalizer(at, v1alpha1.FinalizerTracking)
-	if err != nil {
-		return err
-	}
+	body := patch.WithoutFinalizer(at, v1alpha1.FinalizerTracking)
 	released, err := s.CnatClient.CnatV1alpha1().Ats(at.Namespace).Patch(ctx, at.Name, types.MergePatchType, body, metav1.PatchOptions{})
 	switch {
 	case answer.IsNotFound(err, at.Name):

@@ -233,10 +233,7 @@ func (s *Steps) act(ctx context.Context, name cache.ObjectName, world *plan.Worl
 
 // writeStatus writes the decision's status and records its events. It returns the same as Step.
 func (s *Steps) writeStatus(ctx context.Context, at *v1alpha1.At, decision plan.Decision) (time.Duration, error) {
-	body, err := patch.Status(at.ResourceVersion, &at.Status, decision.Status)
-	if err != nil {
-		return 0, err
-	}
+	body := patch.Status(at.ResourceVersion, &at.Status, decision.Status)
 	updated, err := staleness.Send(s.Written, s.Freshness, s.Clock, at, func() (*v1alpha1.At, error) {
 		return s.CnatClient.CnatV1alpha1().Ats(at.Namespace).Patch(ctx, at.Name, types.MergePatchType, body, metav1.PatchOptions{}, "status")
 	})

@@ -25,7 +25,6 @@ package uninstall
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -51,6 +50,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/patch"
 )
 
 // These and holdPeriod take about a minute. The token of a service account that is being deleted is
@@ -201,8 +201,7 @@ func (p *Permissions) holdUntilDeleted(ctx context.Context) (deleted bool) {
 		}
 		for i, o := range p.objects {
 			if i > 0 && current[i] != nil && !isHeld(current[i]) {
-				finalizers := append(slices.Clone(current[i].Finalizers), v1alpha1.FinalizerReleasePods)
-				err = errors.Join(err, patchFinalizers(ctx, p.client, o, current[i], finalizers, current[i].ResourceVersion))
+				err = errors.Join(err, o.patch(ctx, p.client, patch.WithFinalizer(current[i], v1alpha1.FinalizerReleasePods)))
 			}
 		}
 		if err != nil && ctx.Err() == nil {
@@ -233,17 +232,8 @@ func (p *Permissions) read(ctx context.Context) ([]*metav1.PartialObjectMetadata
 	return current, errors.Join(errs...)
 }
 
-// patchFinalizers sets the finalizers of an object, of a version if that is not empty.
-func patchFinalizers(ctx context.Context, client metadata.Interface, o object, current *metav1.PartialObjectMetadata, finalizers []string, resourceVersion string) error {
-	meta := map[string]any{"uid": current.UID, "finalizers": finalizers}
-	if resourceVersion != "" {
-		meta["resourceVersion"] = resourceVersion
-	}
-	body, err := json.Marshal(map[string]any{"metadata": meta})
-	if err != nil {
-		return err
-	}
-	_, err = client.Resource(o.resource).Namespace(o.namespace).Patch(ctx, o.name, types.MergePatchType, body, metav1.PatchOptions{})
+func (o *object) patch(ctx context.Context, client metadata.Interface, body []byte) error {
+	_, err := client.Resource(o.resource).Namespace(o.namespace).Patch(ctx, o.name, types.MergePatchType, body, metav1.PatchOptions{})
 	return err
 }
 
@@ -300,8 +290,8 @@ func releaseWith(ctx context.Context, config *rest.Config, transport http.RoundT
 	if err != nil {
 		return err
 	}
-	finalizers := slices.DeleteFunc(slices.Clone(current.Finalizers), func(name string) bool { return name == v1alpha1.FinalizerReleasePods })
-	return patchFinalizers(ctx, client, o, current, finalizers, "")
+	current.ResourceVersion = "" // After a conflict, the permission for another try might be gone.
+	return o.patch(ctx, client, patch.WithoutFinalizer(current, v1alpha1.FinalizerReleasePods))
 }
 
 // holding is a transport that holds the body of a request back until the API server has asked for

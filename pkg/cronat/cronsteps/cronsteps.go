@@ -368,10 +368,7 @@ func (s *Steps) releaseAt(ctx context.Context, cronAt *v1alpha1.CronAt, at *v1al
 func (s *Steps) withoutFinalizer(ctx context.Context, at *v1alpha1.At) (*v1alpha1.At, error) {
 	ats := s.Client.CnatV1alpha1().Ats(at.Namespace)
 	release := func(at *v1alpha1.At) (*v1alpha1.At, error) {
-		body, err := patch.WithoutFinalizer(at, v1alpha1.FinalizerScheduled)
-		if err != nil {
-			return nil, err
-		}
+		body := patch.WithoutFinalizer(at, v1alpha1.FinalizerScheduled)
 		return ats.Patch(ctx, at.Name, types.MergePatchType, body, metav1.PatchOptions{})
 	}
 	if plan.HasAllFinalizers(at) {
@@ -390,10 +387,7 @@ func (s *Steps) withoutFinalizer(ctx context.Context, at *v1alpha1.At) (*v1alpha
 
 // writeStatus writes a status, and returns the CronAt with it.
 func (s *Steps) writeStatus(ctx context.Context, cronAt *v1alpha1.CronAt, status *v1alpha1.CronAtStatus) (*v1alpha1.CronAt, error) {
-	body, err := patch.Status(cronAt.ResourceVersion, &cronAt.Status, status)
-	if err != nil {
-		return nil, err
-	}
+	body := patch.Status(cronAt.ResourceVersion, &cronAt.Status, status)
 	updated, err := staleness.Send(s.Written, s.Freshness, s.Clock, cronAt, func() (*v1alpha1.CronAt, error) {
 		return s.Client.CnatV1alpha1().CronAts(cronAt.Namespace).Patch(ctx, cronAt.Name, types.MergePatchType, body, metav1.PatchOptions{}, "status")
 	})

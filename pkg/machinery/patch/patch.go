@@ -23,12 +23,13 @@ import (
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 )
 
 // Status returns the patch that sets the status of an object, unless the object was
 // modified after the given version. The patch only contains differences: it does not
 // touch fields that were set by a newer controller and are unknown to this one.
-func Status(resourceVersion string, before, after any) ([]byte, error) {
+func Status(resourceVersion string, before, after any) []byte {
 	return diff(
 		map[string]any{"status": before},
 		map[string]any{"metadata": map[string]any{"resourceVersion": resourceVersion}, "status": after},
@@ -38,7 +39,7 @@ func Status(resourceVersion string, before, after any) ([]byte, error) {
 // Spec returns the patch that changes labels and spec of an object, unless the object was
 // modified in the meantime. It does not touch labels and fields that neither before nor
 // after contains.
-func Spec(object metav1.Object, labelsBefore, labelsAfter map[string]string, before, after any) ([]byte, error) {
+func Spec(object metav1.Object, labelsBefore, labelsAfter map[string]string, before, after any) []byte {
 	return diff(
 		map[string]any{"metadata": map[string]any{"labels": labelsBefore}, "spec": before},
 		map[string]any{"metadata": metadata(object, "labels", labelsAfter), "spec": after},
@@ -47,32 +48,46 @@ func Spec(object metav1.Object, labelsBefore, labelsAfter map[string]string, bef
 
 // Owner returns the patch that gives an object a single owner, unless the object was
 // modified in the meantime.
-func Owner(object metav1.Object, owner metav1.OwnerReference) ([]byte, error) {
-	return json.Marshal(map[string]any{"metadata": metadata(object, "ownerReferences", []metav1.OwnerReference{owner})})
+func Owner(object metav1.Object, owner metav1.OwnerReference) []byte {
+	return encode(map[string]any{"metadata": metadata(object, "ownerReferences", []metav1.OwnerReference{owner})})
+}
+
+// WithFinalizer returns the patch that adds a finalizer, unless the object was modified in the
+// meantime.
+func WithFinalizer(object metav1.Object, finalizer string) []byte {
+	return finalizers(object, append(slices.Clone(object.GetFinalizers()), finalizer))
 }
 
 // WithoutFinalizer returns the patch that removes a finalizer, unless the object was
 // modified in the meantime.
-func WithoutFinalizer(object metav1.Object, finalizer string) ([]byte, error) {
-	finalizers := slices.DeleteFunc(slices.Clone(object.GetFinalizers()), func(name string) bool { return name == finalizer })
-	return json.Marshal(map[string]any{"metadata": metadata(object, "finalizers", finalizers)})
+func WithoutFinalizer(object metav1.Object, finalizer string) []byte {
+	return finalizers(object, slices.DeleteFunc(slices.Clone(object.GetFinalizers()), func(name string) bool { return name == finalizer }))
+}
+
+func finalizers(object metav1.Object, finalizers []string) []byte {
+	return encode(map[string]any{"metadata": metadata(object, "finalizers", finalizers)})
 }
 
 // metadata returns metadata with a field. With UID and version, the API server answers
-// Conflict if the object is another one, or was modified.
+// Conflict if the object is another one, or was modified. A version that is empty is left out.
 func metadata(object metav1.Object, field string, value any) map[string]any {
-	return map[string]any{"uid": object.GetUID(), "resourceVersion": object.GetResourceVersion(), field: value}
+	meta := map[string]any{"uid": object.GetUID(), field: value}
+	if version := object.GetResourceVersion(); version != "" {
+		meta["resourceVersion"] = version
+	}
+	return meta
 }
 
 // diff returns the patch from before to after.
-func diff(before, after any) ([]byte, error) {
-	was, err := json.Marshal(before)
-	if err != nil {
-		return nil, err
-	}
-	is, err := json.Marshal(after)
-	if err != nil {
-		return nil, err
-	}
-	return jsonpatch.CreateMergePatch(was, is)
+func diff(before, after any) []byte {
+	patch, err := jsonpatch.CreateMergePatch(encode(before), encode(after))
+	utilruntime.Must(err)
+	return patch
+}
+
+// encode returns a value in JSON. Whatever comes from the API server can be encoded.
+func encode(value any) []byte {
+	content, err := json.Marshal(value)
+	utilruntime.Must(err)
+	return content
 }

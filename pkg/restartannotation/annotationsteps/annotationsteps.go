@@ -147,9 +147,9 @@ func (s *Steps) take(ctx context.Context, world *annotationplan.World, decision 
 	case annotationplan.CreateCronAt:
 		_, err = cronAts.Create(ctx, action.CronAt, metav1.CreateOptions{})
 	case annotationplan.PatchCronAt:
-		body, err = patch.Spec(world.CronAt, annotationplan.OwnLabels(world.CronAt), action.CronAt.Labels, world.CronAt.Spec, action.CronAt.Spec)
+		body = patch.Spec(world.CronAt, annotationplan.OwnLabels(world.CronAt), action.CronAt.Labels, world.CronAt.Spec, action.CronAt.Spec)
 	case annotationplan.AdoptCronAt:
-		body, err = patch.Owner(world.CronAt, action.Owner)
+		body = patch.Owner(world.CronAt, action.Owner)
 	case annotationplan.DeleteCronAt:
 		err = cronAts.Delete(ctx, world.CronAt.Name, metav1.DeleteOptions{
 			Preconditions:     &metav1.Preconditions{UID: &world.CronAt.UID, ResourceVersion: &world.CronAt.ResourceVersion},
