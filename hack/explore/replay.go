@@ -250,7 +250,7 @@ func nameOf(d plan.Decision) string {
 	case d.Status != nil:
 		return strings.TrimSpace("writes status " + string(d.Status.Phase) + " " + d.Status.Reason)
 	default:
-		return plan.NameOf(d.Action)
+		return strings.TrimPrefix(fmt.Sprintf("%T", d.Action), "plan.")
 	}
 }
 

@@ -119,7 +119,7 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 // sweep enqueues the CronAts that have a step to take, or will have one soon, and at first all.
 func (c *Controller) sweep(isFirst bool) {
 	for _, name := range c.Steps.Names() {
-		decision := c.Steps.Peek(name, c.decide)
+		decision := c.decide(c.Steps.Observe(name))
 		c.queue.AddStep(name, isFirst || decision.Action != nil || decision.Status != nil || decision.Retry != nil, decision.Delay)
 	}
 }

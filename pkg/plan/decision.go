@@ -17,7 +17,6 @@ limitations under the License.
 package plan
 
 import (
-	"reflect"
 	"slices"
 	"time"
 
@@ -227,14 +226,6 @@ type ReleasePod struct{ Pod *corev1.Pod }
 
 // DeleteAt means: delete the At.
 type DeleteAt struct{}
-
-// NameOf returns the name of an action for the log.
-func NameOf(action any) string {
-	if action == nil {
-		return "none"
-	}
-	return reflect.TypeOf(action).Name()
-}
 
 // Event is an event on an At.
 type Event struct {

@@ -71,7 +71,7 @@ func textsOfEvents(d Decision) (texts []string) {
 }
 
 func textOfAction(action any) []string {
-	text := NameOf(action)
+	text := strings.TrimPrefix(fmt.Sprintf("%T", action), "plan.")
 	switch action := action.(type) {
 	case nil:
 		return nil

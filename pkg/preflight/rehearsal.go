@@ -255,10 +255,7 @@ func (r *rehearsals) rehearseOne(ctx context.Context, checks *Checks, s *subject
 		var event *plan.PodEvent
 		isKnown := false
 		if r.p.clock.Since(current.CreationTimestamp.Time) >= plan.EventDelay {
-			if event, err = r.events.Newest(ctx, current); err != nil {
-				klog.FromContext(ctx).V(2).Info("The events of a Pod cannot be read", "pod", klog.KObj(pod), "answer", err)
-			}
-			isKnown = err == nil
+			event, isKnown = r.events.Newest(ctx, current)
 		}
 		result = plan.JudgeRehearsal(current, run, event, isKnown, r.p.clock.Now())
 		return result.Reason != "", nil

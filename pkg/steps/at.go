@@ -31,6 +31,7 @@ import (
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/events"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/patch"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/staleness"
@@ -146,7 +147,7 @@ func (s *Steps) releaseAt(ctx context.Context, at *v1alpha1.At) error {
 	case answer.IsNotFound(err, at.Name):
 		return nil
 	case err != nil:
-		return s.report(at, v1alpha1.ReasonAtNotReleased, fmt.Errorf("remove the finalizer of the At: %w", err))
+		return events.Report(s.Recorder, at, v1alpha1.ReasonAtNotReleased, fmt.Errorf("remove the finalizer of the At: %w", err))
 	}
 	s.Written.Remember(released)
 	klog.FromContext(ctx).V(2).Info("Released At")
@@ -163,7 +164,7 @@ func (s *Steps) removeAt(ctx context.Context, at *v1alpha1.At) error {
 	case answer.IsNotFound(err, at.Name):
 		return nil
 	case err != nil:
-		return s.report(at, v1alpha1.ReasonAtNotDeleted, fmt.Errorf("delete the At: %w", err))
+		return events.Report(s.Recorder, at, v1alpha1.ReasonAtNotDeleted, fmt.Errorf("delete the At: %w", err))
 	}
 	klog.FromContext(ctx).V(2).Info("Deleted At, its time to live has expired")
 	return nil

@@ -30,6 +30,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/events"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/staleness"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
@@ -113,7 +114,7 @@ func (s *Steps) resumeAts(ctx context.Context, world *plan.World, children []*v1
 		case answer.IsNotFound(err, child.Name) || answer.IsConflict(err, child.Name):
 			return nil // The child's event triggers the next step.
 		case err != nil:
-			return s.report(world.At, v1alpha1.ReasonAtNotResumed, fmt.Errorf("resume At %s: %w", child.Name, err))
+			return events.Report(s.Recorder, world.At, v1alpha1.ReasonAtNotResumed, fmt.Errorf("resume At %s: %w", child.Name, err))
 		}
 		s.Written.Remember(resumed)
 		klog.FromContext(ctx).V(2).Info("Resumed the At of a node", "child", klog.KObj(child))

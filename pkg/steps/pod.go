@@ -32,6 +32,7 @@ import (
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/events"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
@@ -50,16 +51,6 @@ func (s *Steps) readPod(ctx context.Context, world *plan.World) error {
 		world.Pods = append(world.Pods, pod)
 	}
 	return nil
-}
-
-// readPodEvent reads the newest event about a Pod. Nothing depends on it but what is reported,
-// so an error is only logged.
-func (s *Steps) readPodEvent(ctx context.Context, world *plan.World, pod *corev1.Pod) {
-	event, err := s.PodEvents.Newest(ctx, pod)
-	if err != nil {
-		klog.FromContext(ctx).V(2).Info("The events of a Pod cannot be read", "pod", klog.KObj(pod), "answer", err)
-	}
-	world.PodEvent, world.PodEventIsKnown = event, err == nil
 }
 
 // The first creation times out creationTimeout after the At was read. Until then, a Pod that
@@ -127,7 +118,7 @@ func (s *Steps) startPod(ctx context.Context, name cache.ObjectName, world *plan
 }
 
 // removePod deletes a Pod unless it has changed since the decision.
-func (s *Steps) removePod(ctx context.Context, at *v1alpha1.At, action plan.DeletePod, events []plan.Event) error {
+func (s *Steps) removePod(ctx context.Context, at *v1alpha1.At, action plan.DeletePod, after []plan.Event) error {
 	pod := action.Pod
 	err := s.KubeClient.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
 		Preconditions: &metav1.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion},
@@ -136,13 +127,13 @@ func (s *Steps) removePod(ctx context.Context, at *v1alpha1.At, action plan.Dele
 	case answer.IsNotFound(err, pod.Name) || answer.IsConflict(err, pod.Name):
 		return nil // The Pod's event triggers the next step.
 	case err != nil:
-		return s.report(at, v1alpha1.ReasonPodNotDeleted, fmt.Errorf("delete Pod %s: %w", pod.Name, err))
+		return events.Report(s.Recorder, at, v1alpha1.ReasonPodNotDeleted, fmt.Errorf("delete Pod %s: %w", pod.Name, err))
 	}
 	klog.FromContext(ctx).V(2).Info("Deleted Pod", "pod", klog.KObj(pod), "unexpected", action.Unexpected)
 	if action.Unexpected {
 		metrics.UnexpectedPods.Inc()
 	}
-	s.record(at, events)
+	s.record(at, after)
 	return nil
 }
 
@@ -155,7 +146,7 @@ func (s *Steps) releasePod(ctx context.Context, at *v1alpha1.At, pod *corev1.Pod
 	case answer.IsNotFound(err, pod.Name) || isUIDMismatch(err):
 		return nil // It is gone, or another Pod has its name; the informer will report that.
 	case err != nil:
-		return s.report(at, v1alpha1.ReasonPodNotReleased, fmt.Errorf("remove the finalizer of Pod %s: %w", pod.Name, err))
+		return events.Report(s.Recorder, at, v1alpha1.ReasonPodNotReleased, fmt.Errorf("remove the finalizer of Pod %s: %w", pod.Name, err))
 	}
 	klog.FromContext(ctx).V(2).Info("Released Pod", "pod", klog.KObj(pod))
 	return nil

@@ -44,7 +44,6 @@ import (
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	informers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
-	"programming-kubernetes.info/cnat-controller/pkg/machinery/events"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/patch"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/staleness"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
@@ -111,7 +110,7 @@ func (s *Steps) Observe(ctx context.Context, name cache.ObjectName) (*plan.World
 		return world, nil
 	}
 	if pod := plan.WantsPodEvent(*world); pod != nil {
-		s.readPodEvent(ctx, world, pod)
+		world.PodEvent, world.PodEventIsKnown = s.PodEvents.Newest(ctx, pod)
 	}
 	if plan.WantsTarget(*world) {
 		if err := s.readTarget(ctx, world, true); err != nil {
@@ -191,7 +190,7 @@ func logDecision(ctx context.Context, world *plan.World, decision plan.Decision)
 	if world.At != nil {
 		phase = world.At.Status.Phase
 	}
-	klog.FromContext(ctx).V(4).Info("Decided", "phase", phase, "action", plan.NameOf(decision.Action), "writeStatus", decision.Status != nil, "delay", decision.Delay, "retry", decision.Retry, "live", world.Live, "needs", decision.Needs)
+	klog.FromContext(ctx).V(4).Info("Decided", "phase", phase, "action", fmt.Sprintf("%T", decision.Action), "writeStatus", decision.Status != nil, "delay", decision.Delay, "retry", decision.Retry, "live", world.Live, "needs", decision.Needs)
 }
 
 // act carries out a decision. If the API server refuses the action, it writes what follows.
@@ -262,15 +261,6 @@ func countEnds(at *v1alpha1.At, after *v1alpha1.AtStatus, events []plan.Event) {
 	if after.Failed > before.Failed || after.Reason == v1alpha1.ReasonCompleted && before.Phase != v1alpha1.PhaseDone && after.Pod != nil {
 		metrics.Attempts.Inc(at.Namespace, events[len(events)-1].Reason)
 	}
-}
-
-// report records an event on the At, if there is one, for an error that will not resolve
-// by itself. It returns the error to retry with.
-func (s *Steps) report(at *v1alpha1.At, reason string, err error) error {
-	if at == nil {
-		return err
-	}
-	return events.Report(s.Recorder, at, reason, err)
 }
 
 func (s *Steps) record(at *v1alpha1.At, events []plan.Event) {

@@ -115,21 +115,11 @@ func (c *Cache) PodsOf(name cache.ObjectName) []*corev1.Pod {
 	return indexed[*corev1.Pod](c.pods, byAt, name.String())
 }
 
-// Pods returns all cached Pods.
-func (c *Cache) Pods() []*corev1.Pod {
-	objects := c.pods.List()
-	pods := make([]*corev1.Pod, len(objects))
-	for i, object := range objects {
-		pods[i] = object.(*corev1.Pod)
-	}
-	return pods
-}
-
 // Orphans returns the Pods whose At is not in the cache.
 func (c *Cache) Orphans() []*corev1.Pod {
 	var orphans []*corev1.Pod
-	for _, pod := range c.Pods() {
-		if c.At(cache.NewObjectName(pod.Namespace, plan.AtName(pod))) == nil {
+	for _, object := range c.pods.List() {
+		if pod := object.(*corev1.Pod); c.At(cache.NewObjectName(pod.Namespace, plan.AtName(pod))) == nil {
 			orphans = append(orphans, pod)
 		}
 	}

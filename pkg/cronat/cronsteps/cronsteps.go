@@ -104,8 +104,8 @@ func New(client clientset.Interface, cronAtInformer informers.TypedCronAtInforme
 	return s, nil
 }
 
-// observe returns what the caches know of the CronAt with the given name.
-func (s *Steps) observe(name cache.ObjectName) *cronplan.World {
+// Observe returns what the caches know of the CronAt with the given name.
+func (s *Steps) Observe(name cache.ObjectName) *cronplan.World {
 	now := s.Clock.Now()
 	world := &cronplan.World{CronAtAsOf: s.Freshness.AsOf(now), Now: now}
 	// The only possible error: it is not in the cache.
@@ -133,11 +133,6 @@ func (s *Steps) observeCounted(world *cronplan.World) {
 	}
 }
 
-// Peek returns the next step by what the caches know, without taking it.
-func (s *Steps) Peek(name cache.ObjectName, decide func(*cronplan.World) cronplan.Decision) cronplan.Decision {
-	return decide(s.observe(name))
-}
-
 // errOutdated is the error if something else changes a CronAt while it is read.
 var errOutdated = answer.Blocked("CacheOutdated", errors.New("the CronAt or its Ats have changed: waiting for the cache"))
 
@@ -145,7 +140,7 @@ var errOutdated = answer.Blocked("CacheOutdated", errors.New("the CronAt or its 
 // delay after which to do that again (0 if that is not necessary), or an error if the step must be
 // retried with back-off.
 func (s *Steps) Sync(ctx context.Context, name cache.ObjectName, decide func(*cronplan.World) cronplan.Decision) (time.Duration, error) {
-	world := s.observe(name)
+	world := s.Observe(name)
 	decision := decide(world)
 	cronAt, ats := cronplan.NeedsLive(*world, decision)
 	if cronAt || ats {
@@ -324,7 +319,7 @@ func (s *Steps) readAts(ctx context.Context, world *cronplan.World) error {
 }
 
 // deleteAt deletes an At unless it has changed since the decision.
-func (s *Steps) deleteAt(ctx context.Context, cronAt *v1alpha1.CronAt, action cronplan.DeleteAt, events []plan.Event) error {
+func (s *Steps) deleteAt(ctx context.Context, cronAt *v1alpha1.CronAt, action cronplan.DeleteAt, after []plan.Event) error {
 	at, propagation := action.At, metav1.DeletePropagationBackground
 	if action.Replaced {
 		propagation = metav1.DeletePropagationForeground
@@ -334,10 +329,10 @@ func (s *Steps) deleteAt(ctx context.Context, cronAt *v1alpha1.CronAt, action cr
 		Preconditions:     &metav1.Preconditions{UID: &at.UID, ResourceVersion: &at.ResourceVersion},
 	})
 	if err != nil && !answer.IsNotFound(err, at.Name) {
-		return s.report(cronAt, v1alpha1.ReasonAtNotDeleted, fmt.Errorf("delete At %s: %w", at.Name, err))
+		return events.Report(s.Recorder, cronAt, v1alpha1.ReasonAtNotDeleted, fmt.Errorf("delete At %s: %w", at.Name, err))
 	}
 	klog.FromContext(ctx).V(2).Info("Deleted At", "at", klog.KObj(at), "replaced", action.Replaced)
-	s.record(cronAt, events)
+	s.record(cronAt, after)
 	return nil
 }
 
@@ -347,7 +342,7 @@ func (s *Steps) expireAt(ctx context.Context, cronAt *v1alpha1.CronAt, action cr
 	body := fmt.Appendf(nil, `{"metadata":{"uid":%q,"resourceVersion":%q},"spec":{"startingDeadlineSeconds":%d}}`, at.UID, at.ResourceVersion, action.Seconds)
 	_, err := s.Client.CnatV1alpha1().Ats(at.Namespace).Patch(ctx, at.Name, types.MergePatchType, body, metav1.PatchOptions{})
 	if err != nil && !answer.IsNotFound(err, at.Name) {
-		return s.report(cronAt, v1alpha1.ReasonAtNotExpired, fmt.Errorf("set the starting deadline of At %s: %w", at.Name, err))
+		return events.Report(s.Recorder, cronAt, v1alpha1.ReasonAtNotExpired, fmt.Errorf("set the starting deadline of At %s: %w", at.Name, err))
 	}
 	klog.FromContext(ctx).V(2).Info("Expired At", "at", klog.KObj(at), "startingDeadlineSeconds", action.Seconds)
 	return nil
@@ -356,7 +351,7 @@ func (s *Steps) expireAt(ctx context.Context, cronAt *v1alpha1.CronAt, action cr
 // releaseAt removes the finalizer from an At.
 func (s *Steps) releaseAt(ctx context.Context, cronAt *v1alpha1.CronAt, at *v1alpha1.At) error {
 	if _, err := s.withoutFinalizer(ctx, at); err != nil && !answer.IsNotFound(err, at.Name) {
-		return s.report(cronAt, v1alpha1.ReasonAtNotReleased, fmt.Errorf("remove the finalizer of At %s: %w", at.Name, err))
+		return events.Report(s.Recorder, cronAt, v1alpha1.ReasonAtNotReleased, fmt.Errorf("remove the finalizer of At %s: %w", at.Name, err))
 	}
 	s.Counted.Delete(at.UID)
 	klog.FromContext(ctx).V(2).Info("Released At", "at", klog.KObj(at))
@@ -401,15 +396,6 @@ func (s *Steps) writeStatus(ctx context.Context, cronAt *v1alpha1.CronAt, status
 	metrics.CronAtMissed.Add(float64(cronplan.Count(status.Missed) - cronplan.Count(cronAt.Status.Missed)))
 	metrics.CronAtSkipped.Add(float64(cronplan.Count(status.Skipped) - cronplan.Count(cronAt.Status.Skipped)))
 	return updated, nil
-}
-
-// report records an event on the CronAt, if there is one, for an error that will not
-// resolve by itself. It returns the error to retry with.
-func (s *Steps) report(cronAt *v1alpha1.CronAt, reason string, err error) error {
-	if cronAt == nil {
-		return err
-	}
-	return events.Report(s.Recorder, cronAt, reason, err)
 }
 
 func (s *Steps) record(cronAt *v1alpha1.CronAt, events []plan.Event) {

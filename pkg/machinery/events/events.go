@@ -39,10 +39,13 @@ func NewRecorder(ctx context.Context, scheme *runtime.Scheme, component string, 
 	return broadcaster.NewRecorder(scheme, corev1.EventSource{Component: component}).WithLogger(logr.Discard()), broadcaster.Shutdown
 }
 
-// Report records a Warning on an object for an error that will not resolve by itself. It
-// returns the error to retry with.
-func Report(recorder record.EventRecorder, object runtime.Object, reason string, err error) error {
-	if answer.IsTransient(err) {
+// Report records a Warning on an object, if there is one, for an error that will not resolve by
+// itself. It returns the error to retry with.
+func Report[T interface {
+	comparable
+	runtime.Object
+}](recorder record.EventRecorder, object T, reason string, err error) error {
+	if none := *new(T); object == none || answer.IsTransient(err) {
 		return err
 	}
 	recorder.Event(object, corev1.EventTypeWarning, reason, answer.OneLine(err.Error()))

@@ -31,6 +31,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/cache"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/util/flowcontrol"
+	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
@@ -100,11 +101,20 @@ func NewReader(client typedcorev1.EventsGetter, wallClock clock.Clock) *Reader {
 }
 
 // Newest returns the newest event about a Pod, or nil if there is none. It may be a few seconds
-// old. An error means that there may be a newer one: the events cannot be read now, or not all.
-func (r *Reader) Newest(ctx context.Context, pod *corev1.Pod) (*plan.PodEvent, error) {
+// old. If it is not known, there may be a newer one: the events cannot be read now, or not all. That is
+// only logged, because nothing depends on an event but what is reported.
+func (r *Reader) Newest(ctx context.Context, pod *corev1.Pod) (event *plan.PodEvent, isKnown bool) {
 	if r == nil {
-		return nil, nil
+		return nil, true
 	}
+	event, err := r.newest(ctx, pod)
+	if err != nil {
+		klog.FromContext(ctx).V(2).Info("The events of a Pod cannot be read", "pod", klog.KObj(pod), "answer", err)
+	}
+	return event, err == nil
+}
+
+func (r *Reader) newest(ctx context.Context, pod *corev1.Pod) (*plan.PodEvent, error) {
 	recent, ok := r.recent.Get(pod.Namespace)
 	if !ok {
 		if !r.reading.TryLock() {

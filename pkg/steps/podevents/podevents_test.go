@@ -87,7 +87,7 @@ func TestNewest(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			reader := NewReader(kubefake.NewClientset(tc.events...).CoreV1(), clocktesting.NewFakeClock(now))
-			got, err := reader.Newest(t.Context(), newPod("default", "uid"))
+			got, err := reader.newest(t.Context(), newPod("default", "uid"))
 			if diff := cmp.Diff(tc.want, got); diff != "" || err != nil {
 				t.Errorf("error %v (-want +got):\n%s", err, diff)
 			}
@@ -110,7 +110,7 @@ func TestNewestIsBounded(t *testing.T) {
 	})
 	reader := NewReader(client.CoreV1(), clock)
 	newest := func(namespace string, uid types.UID) (*plan.PodEvent, error) {
-		return reader.Newest(t.Context(), newPod(namespace, uid))
+		return reader.newest(t.Context(), newPod(namespace, uid))
 	}
 
 	if event, err := newest("default", "1-0"); event == nil || !errors.Is(err, errTooMany) {
@@ -143,8 +143,8 @@ func TestNewestIsBounded(t *testing.T) {
 	if _, _ = newest("namespace-0", "uid"); lists != 0 {
 		t.Error("what was refused is read again at once")
 	}
-	if event, err := (*Reader)(nil).Newest(t.Context(), newPod("default", "uid")); event != nil || err != nil {
-		t.Errorf("of a nil Reader: event %v, error %v", event, err)
+	if event, isKnown := (*Reader)(nil).Newest(t.Context(), newPod("default", "uid")); event != nil || !isKnown {
+		t.Errorf("of a nil Reader: event %v, known: %v", event, isKnown)
 	}
 }
 
@@ -158,7 +158,7 @@ func TestNewestOfPart(t *testing.T) {
 		}
 		return true, &corev1.EventList{ListMeta: metav1.ListMeta{Continue: "more"}, Items: []corev1.Event{*newEvent("a", "other")}}, nil
 	})
-	if event, err := NewReader(client.CoreV1(), clocktesting.NewFakeClock(now)).Newest(t.Context(), newPod("default", "uid")); event != nil || err == nil {
+	if event, err := NewReader(client.CoreV1(), clocktesting.NewFakeClock(now)).newest(t.Context(), newPod("default", "uid")); event != nil || err == nil {
 		t.Errorf("event %v, error %v, want an error", event, err)
 	}
 }
@@ -176,14 +176,14 @@ func TestNewestOneByOne(t *testing.T) {
 	})
 	reader := NewReader(client.CoreV1(), clocktesting.NewFakeClock(now))
 	var slow sync.WaitGroup
-	slow.Go(func() { _, _ = reader.Newest(t.Context(), newPod("slow", "uid")) })
+	slow.Go(func() { _, _ = reader.newest(t.Context(), newPod("slow", "uid")) })
 	<-reading
-	if event, err := reader.Newest(t.Context(), newPod("default", "uid")); !errors.Is(err, errBusy) {
+	if event, err := reader.newest(t.Context(), newPod("default", "uid")); !errors.Is(err, errBusy) {
 		t.Errorf("while others are being read: event %v, error %v, want %v", event, err, errBusy)
 	}
 	close(answer)
 	slow.Wait()
-	if event, err := reader.Newest(t.Context(), newPod("default", "uid")); event == nil || err != nil {
+	if event, err := reader.newest(t.Context(), newPod("default", "uid")); event == nil || err != nil {
 		t.Errorf("after that: event %v, error %v", event, err)
 	}
 }
