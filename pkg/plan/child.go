@@ -97,8 +97,11 @@ func ParentName(at *v1alpha1.At) string {
 }
 
 // NameTaken returns what to do about other, which has the name of a child of an object of
-// the given kind, but is not its child.
-func NameTaken(kind string, other *v1alpha1.At) string {
+// the given kind, but is not its child: of an earlier object with this name, or of nobody.
+func NameTaken(kind string, other *v1alpha1.At, isEarlier bool) string {
+	if isEarlier {
+		return fmt.Sprintf("At %s of an earlier %s with this name still exists: run kubectl describe at %s to see what it is waiting for.", other.Name, kind, other.Name)
+	}
 	if owner := cmp.Or(ownerAt(other), Owner(other, v1alpha1.CronAtKind)); owner != nil {
 		// For example, At a has node b-c, and At a-b has node c.
 		return fmt.Sprintf("At %s already exists and belongs to %s %s: create this %s under another name, or delete %s %s if you no longer need it.", other.Name, owner.Kind, owner.Name, kind, owner.Kind, owner.Name)

@@ -112,15 +112,12 @@ func RefusedAt(w World, err error) Decision {
 // AtNameTaken returns the decision when an At that is not a child of this At has the name
 // of one of its children.
 func AtNameTaken(w World, other *v1alpha1.At) Decision {
-	v, at := newView(w), w.At
-	message := NameTaken(v1alpha1.AtKind, other)
-	if ParentName(other) == at.Name {
-		message = fmt.Sprintf("At %s of an earlier At with this name still exists: run kubectl describe at %s to see what it is waiting for.", other.Name, other.Name)
-		if w.Now.Sub(at.Status.StartTime.Time) < Grace {
-			return Decision{Retry: answer.Blocked(v1alpha1.ReasonAtNameConflict, errors.New(message)), Delay: v.untilDeadline()}
-		}
+	v, isEarlier := newView(w), ParentName(other) == w.At.Name
+	err := errors.New(NameTaken(v1alpha1.AtKind, other, isEarlier))
+	if isEarlier && w.Now.Sub(w.At.Status.StartTime.Time) < Grace {
+		return Decision{Retry: answer.Blocked(v1alpha1.ReasonAtNameConflict, err), Delay: v.untilDeadline()}
 	}
-	return v.retryBlocked(v1alpha1.ReasonAtNameConflict, errors.New(message))
+	return v.retryBlocked(v1alpha1.ReasonAtNameConflict, err)
 }
 
 // WantsNodes reports whether the nodes of the cluster have to be known, to choose from them.

@@ -22,7 +22,6 @@ package cronplan
 
 import (
 	"errors"
-	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -323,14 +322,12 @@ func beyond(limit int32, children []*v1alpha1.At, conditionType string) []*v1alp
 // AtNameTaken returns the decision when an At that does not belong to the CronAt has the
 // name of one of its Ats.
 func AtNameTaken(w World, other *v1alpha1.At) Decision {
-	message := plan.NameTaken(v1alpha1.CronAtKind, other)
-	if CronAtName(other) == w.CronAt.Name {
-		message = fmt.Sprintf("At %s of an earlier CronAt with this name still exists: run kubectl describe at %s to see what it is waiting for.", other.Name, other.Name)
-		if w.Now.Sub(w.CronAt.CreationTimestamp.Time) < plan.Grace {
-			return Decision{Retry: answer.Blocked(v1alpha1.ReasonAtNameConflict, errors.New(message))}
-		}
+	isEarlier := CronAtName(other) == w.CronAt.Name
+	err := errors.New(plan.NameTaken(v1alpha1.CronAtKind, other, isEarlier))
+	if isEarlier && w.Now.Sub(w.CronAt.CreationTimestamp.Time) < plan.Grace {
+		return Decision{Retry: answer.Blocked(v1alpha1.ReasonAtNameConflict, err)}
 	}
-	return blocked(w, v1alpha1.ReasonAtNameConflict, errors.New(message))
+	return blocked(w, v1alpha1.ReasonAtNameConflict, err)
 }
 
 // Refused returns the decision after the API server answered the creation of an At with
