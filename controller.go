@@ -246,10 +246,11 @@ func (c *Controller) enqueueParent(child *v1alpha1.At) {
 	}
 }
 
-// enqueueIf enqueues the Ats that wait for what has just happened.
-func (c *Controller) enqueueIf(waits func(*v1alpha1.At) bool) {
+// freezesChanged must be called when Freezes have changed. What one of them begins to hold notices that
+// when it is due.
+func (c *Controller) freezesChanged() {
 	ats, _ := c.cache.Ats.List(labels.Everything()) // Reading from a cache cannot fail.
-	c.enqueueAts(sorted.ByName(slices.DeleteFunc(ats, func(at *v1alpha1.At) bool { return !waits(at) })))
+	c.enqueueAts(sorted.ByName(slices.DeleteFunc(ats, func(at *v1alpha1.At) bool { return !plan.IsFrozen(at) })))
 }
 
 func (c *Controller) enqueueAts(ats []*v1alpha1.At) {

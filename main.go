@@ -344,7 +344,7 @@ func newProgram(ctx context.Context, o *options, config *rest.Config, wallClock 
 		return nil, err
 	}
 	p.freezes = freezecache.New(p.cnatClient, p.metadataClient, o.namespace, o.leaderElectNamespace, wallClock, func() {
-		p.controller.enqueueIf(plan.IsFrozen) // What a Freeze begins to hold notices that when it is due.
+		p.controller.freezesChanged()
 		p.cronController.FreezesChanged()
 	})
 	p.controller.steps.Freezes, p.controller.steps.CronAts = p.freezes.Set, cronAts

@@ -350,7 +350,7 @@ func (s *Steps) expireAt(ctx context.Context, cronAt *v1alpha1.CronAt, action cr
 
 // releaseAt removes the finalizer from an At.
 func (s *Steps) releaseAt(ctx context.Context, cronAt *v1alpha1.CronAt, at *v1alpha1.At) error {
-	if _, err := s.withoutFinalizer(ctx, at); err != nil && !answer.IsNotFound(err, at.Name) {
+	if err := s.withoutFinalizer(ctx, at); err != nil && !answer.IsNotFound(err, at.Name) {
 		return events.Report(s.Recorder, cronAt, v1alpha1.ReasonAtNotReleased, fmt.Errorf("remove the finalizer of At %s: %w", at.Name, err))
 	}
 	s.Counted.Delete(at.UID)
@@ -358,22 +358,21 @@ func (s *Steps) releaseAt(ctx context.Context, cronAt *v1alpha1.CronAt, at *v1al
 	return nil
 }
 
-// withoutFinalizer removes the finalizer from an At, whatever else has changed in it, and returns
-// the result.
-func (s *Steps) withoutFinalizer(ctx context.Context, at *v1alpha1.At) (*v1alpha1.At, error) {
+// withoutFinalizer removes the finalizer from an At, whatever else has changed in it.
+func (s *Steps) withoutFinalizer(ctx context.Context, at *v1alpha1.At) error {
 	ats := s.Client.CnatV1alpha1().Ats(at.Namespace)
-	release := func(at *v1alpha1.At) (*v1alpha1.At, error) {
-		body := patch.WithoutFinalizer(at, v1alpha1.FinalizerScheduled)
-		return ats.Patch(ctx, at.Name, types.MergePatchType, body, metav1.PatchOptions{})
+	release := func(at *v1alpha1.At) error {
+		_, err := ats.Patch(ctx, at.Name, types.MergePatchType, patch.WithoutFinalizer(at, v1alpha1.FinalizerScheduled), metav1.PatchOptions{})
+		return err
 	}
 	if plan.HasAllFinalizers(at) {
-		if released, err := release(at); !answer.IsConflict(err, at.Name) {
-			return released, err
+		if err := release(at); !answer.IsConflict(err, at.Name) {
+			return err
 		}
 	}
 	whole, err := ats.Get(ctx, at.Name, metav1.GetOptions{})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	whole = whole.DeepCopy()
 	whole.UID = at.UID
