@@ -172,15 +172,11 @@ func (v *view) refusedPod(err error) Decision {
 // retry and, unless err may disappear within moments, set condition Blocked with the
 // given reason.
 func (v *view) refused(reason string, err error) Decision {
-	switch {
-	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
-		// The At is deleted with its namespace.
-		return Decision{}
-	case answer.IsTransient(err):
-		return Decision{Retry: err, Delay: v.untilDeadline()}
-	default:
+	retry := answer.Refused(reason, err)
+	if errors.Is(retry, answer.ErrBlocked) {
 		return v.retryBlocked(reason, err)
 	}
+	return Decision{Retry: retry, Delay: v.untilDeadline()}
 }
 
 // isInvalidPod reports whether the API server's own validation refuses the Pod.

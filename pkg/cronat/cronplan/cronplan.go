@@ -29,7 +29,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -333,15 +332,11 @@ func AtNameTaken(w World, other *v1alpha1.At) Decision {
 // Refused returns the decision after the API server answered the creation of an At with
 // err.
 func Refused(w World, err error) Decision {
-	switch {
-	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
-		// The CronAt is deleted with its namespace.
-		return Decision{}
-	case answer.IsTransient(err):
-		return Decision{Retry: err}
-	default:
+	retry := answer.Refused(v1alpha1.ReasonAtRefused, err)
+	if errors.Is(retry, answer.ErrBlocked) {
 		return blocked(w, v1alpha1.ReasonAtRefused, err)
 	}
+	return Decision{Retry: retry}
 }
 
 // blocked returns the decision to set condition Blocked and retry with back-off.

@@ -29,6 +29,7 @@ import (
 	"strings"
 	"unicode"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -169,6 +170,20 @@ type blocked struct {
 func (b *blocked) Error() string        { return "blocked: " + b.cause.Error() }
 func (b *blocked) Is(target error) bool { return target == ErrBlocked }
 func (b *blocked) Unwrap() error        { return b.cause }
+
+// Refused returns the error to retry with after the API server refused to create an object: nil if
+// the object is not needed, because its namespace is being deleted, err if that may disappear within
+// moments, and otherwise an error that is ErrBlocked.
+func Refused(reason string, err error) error {
+	switch {
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		return nil
+	case IsTransient(err):
+		return err
+	default:
+		return Blocked(reason, err)
+	}
+}
 
 // ErrPanic is the error of a sync that panicked.
 var ErrPanic = errors.New("panic")

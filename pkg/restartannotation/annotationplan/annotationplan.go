@@ -202,13 +202,11 @@ func nameTaken(w World) Decision {
 // Refused returns the decision after the API server answered an action with err. err does
 // not mean that the CronAt exists, has changed or is gone.
 func Refused(err error) Decision {
-	if answer.IsTransient(err) {
-		return Decision{Retry: err}
+	d := Decision{Retry: answer.Refused(v1alpha1.ReasonCronAtRefused, err)}
+	if errors.Is(d.Retry, answer.ErrBlocked) {
+		d.Event = newEvent(corev1.EventTypeWarning, v1alpha1.ReasonCronAtRefused, err.Error())
 	}
-	return Decision{
-		Event: newEvent(corev1.EventTypeWarning, v1alpha1.ReasonCronAtRefused, err.Error()),
-		Retry: answer.Blocked(v1alpha1.ReasonCronAtRefused, err),
-	}
+	return d
 }
 
 func newEvent(eventType, reason, message string) *plan.Event {

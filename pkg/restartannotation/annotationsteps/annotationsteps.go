@@ -91,9 +91,6 @@ func (s *Steps) Sync(ctx context.Context, kind v1alpha1.RestartKind, name cache.
 	switch {
 	case err == nil:
 		return world, decision
-	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
-		// The workload is deleted with its namespace.
-		return world, annotationplan.Decision{}
 	case apierrors.IsAlreadyExists(err), answer.IsConflict(err, cronAt), answer.IsNotFound(err, cronAt):
 		return world, annotationplan.Decision{Retry: errOutdated}
 	}
