@@ -59,30 +59,13 @@ func IsSmall(run *v1alpha1.RunSpec) bool {
 // should not be cached: every user can write them. What the command of an ended At wrote is
 // not read again, unless by its parent.
 func KeepAt(at *v1alpha1.At) *v1alpha1.At {
-	kept := &v1alpha1.At{
-		ObjectMeta: KeepMeta(at),
-		Spec: v1alpha1.AtSpec{
-			Schedule:                at.Spec.Schedule,
-			TimeZone:                at.Spec.TimeZone,
-			Suspend:                 at.Spec.Suspend,
-			StartingDeadlineSeconds: at.Spec.StartingDeadlineSeconds,
-			RunSpec: v1alpha1.RunSpec{
-				Restart:                 at.Spec.Restart,
-				Node:                    at.Spec.Node,
-				Nodes:                   keepNodes(at.Spec.Nodes),
-				Rehearse:                at.Spec.Rehearse,
-				BackoffLimit:            at.Spec.BackoffLimit,
-				ActiveDeadlineSeconds:   at.Spec.ActiveDeadlineSeconds,
-				TTLSecondsAfterFinished: at.Spec.TTLSecondsAfterFinished,
-			},
-		},
-		Status: at.Status,
+	kept := &v1alpha1.At{ObjectMeta: KeepMeta(at), Spec: at.Spec, Status: at.Status}
+	kept.Spec.Template, kept.Spec.Nodes = nil, keepNodes(at.Spec.Nodes)
+	if !IsSmall(&at.Spec.RunSpec) || at.Generation != 1 || at.Status.Phase == v1alpha1.PhaseDone {
+		kept.Spec.Command = ""
 	}
 	if owner := cmp.Or(ownerAt(at), Owner(at, v1alpha1.CronAtKind)); owner != nil {
 		kept.OwnerReferences = []metav1.OwnerReference{*owner}
-	}
-	if IsSmall(&at.Spec.RunSpec) && at.Generation == 1 && at.Status.Phase != v1alpha1.PhaseDone {
-		kept.Spec.Command = at.Spec.Command
 	}
 	if at.Spec.Rehearse {
 		kept.Annotations = KeepKeys(at.Annotations, v1alpha1.AnnotationRehearsalRequestedAt, v1alpha1.AnnotationScheduledTime)
