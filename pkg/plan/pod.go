@@ -30,6 +30,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 
@@ -189,9 +190,8 @@ func escape(command string) string {
 
 // PodKeys returns two keys. like is the same for two Pods if they differ only in what
 // NewPod derives from the At's name, UID, generation and time, and in the commands of their
-// containers. same also depends on the commands. An error means that the Pod cannot be
-// encoded.
-func PodKeys(pod *corev1.Pod) (like, same string, err error) {
+// containers. same also depends on the commands.
+func PodKeys(pod *corev1.Pod) (like, same string) {
 	stripped := pod.DeepCopy()
 	stripped.Name, stripped.OwnerReferences = "", nil
 	for _, key := range []string{v1alpha1.LabelAtUID, v1alpha1.LabelAtName} {
@@ -200,25 +200,20 @@ func PodKeys(pod *corev1.Pod) (like, same string, err error) {
 	for _, key := range []string{v1alpha1.AnnotationAtName, v1alpha1.AnnotationAtGeneration, v1alpha1.AnnotationScheduledTime} {
 		delete(stripped.Annotations, key)
 	}
-	if same, err = hashOf(stripped); err != nil {
-		return "", "", err
-	}
+	same = hashOf(stripped)
 	for _, containers := range [][]corev1.Container{stripped.Spec.InitContainers, stripped.Spec.Containers} {
 		for i := range containers {
 			containers[i].Command, containers[i].Args = nil, nil
 		}
 	}
-	like, err = hashOf(stripped)
-	return like, same, err
+	return hashOf(stripped), same
 }
 
-func hashOf(pod *corev1.Pod) (string, error) {
+func hashOf(pod *corev1.Pod) string {
 	content, err := json.Marshal(pod)
-	if err != nil {
-		return "", fmt.Errorf("encode the Pod: %w", err)
-	}
+	utilruntime.Must(err) // Whatever the API server has decoded can be encoded.
 	sum := sha256.Sum256(content)
-	return string(sum[:]), nil
+	return string(sum[:])
 }
 
 // AtName returns the name of the At that a Pod belongs to, or "" if there is none. It

@@ -98,10 +98,7 @@ func (p *Preflight) ask(ctx context.Context, at *v1alpha1.At) verdict {
 // command gets its own answer.
 func (p *Preflight) askPod(ctx context.Context, at *v1alpha1.At) verdict {
 	pod := plan.NewPod(at, p.defaults)
-	like, same, err := plan.PodKeys(pod)
-	if err != nil {
-		return verdict{}
-	}
+	like, same := plan.PodKeys(pod)
 	key := like
 	shared, _ := p.shared.Get(key)
 	if shared == (byCommand{}) {
@@ -115,7 +112,7 @@ func (p *Preflight) askPod(ctx context.Context, at *v1alpha1.At) verdict {
 	if p.dryRuns.Wait(ctx) != nil {
 		return verdict{}
 	}
-	_, err = p.dryRun(ctx, pod)
+	_, err := p.dryRun(ctx, pod)
 	// A webhook that does not support dry-run causes a BadRequest error, and a retry will
 	// not change that.
 	v := newVerdict(ctx, plan.Foresee(v1alpha1.ReasonPodRefused, err), err)
