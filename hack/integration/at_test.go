@@ -125,14 +125,13 @@ func (r result) want(t *testing.T, code int, stdout, stderr string) {
 }
 
 const (
-	atResource     = `at\.cnat\.programming-kubernetes\.info/`
-	cronAtResource = `cronat\.cnat\.programming-kubernetes\.info/`
+	atResource = `at\.cnat\.programming-kubernetes\.info/`
 	// runs is the line that says when an At is due.
 	runs = `runs ` + due
 	due  = `[A-Z][a-z]{2} \d+ [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d [^\n]*\n`
 )
 
-// TestKubectlAt runs a command as described in the README.
+// TestKubectlAt prints the output of commands. The pages about kubectl at and about CI have its other uses.
 func TestKubectlAt(t *testing.T) {
 	t.Parallel()
 	k := at{namespace: newNamespace(t)}
@@ -145,10 +144,6 @@ func TestKubectlAt(t *testing.T) {
 		stdout string // after the line with the created object
 		stderr string // after that line, and the one with the time of the run
 	}{
-		"the README's": {
-			args:   []string{"now", "+", "2", "seconds", "--logs", "--", "echo", "YAY"},
-			stdout: "YAY\n",
-		},
 		"arguments that a shell would change": {
 			args: []string{"now", "--logs", "--", "printf", `<%s>\n`, "", "a  b", "it's", `"q"`, "$HOME", "$(id)", "`id`", `\`, "*", "~", "#x", "-n",
 				"a;b", "a&b|c>d", "A=1", "!", "{a,b}", "grüß 🌍", "a\nb"},
@@ -158,10 +153,6 @@ func TestKubectlAt(t *testing.T) {
 		"a script on standard input": {
 			args: []string{"now", "--logs"}, stdin: "#!/bin/awk -f\nBEGIN { print \"$awk\" }\n",
 			stdout: `\$awk\n`,
-		},
-		"failure, with the command's exit code": {
-			args: []string{"now", "--wait", "--pass-exit-code", "--", "exit 7"}, code: 7,
-			stderr: `error: at/exit-[a-z0-9]{5} failed: CommandFailed: [^\n]*exit code 7[^\n]*\n`,
 		},
 		"each attempt": {
 			args: []string{"now", "--logs", "--retries=1", "--name=attempts", "--", "echo $HOSTNAME; exit 1"}, code: 3,
@@ -213,52 +204,6 @@ func TestKubectlAtInterrupted(t *testing.T) {
 	execLast(t, k.namespace, "at-pod", "touch", "/tmp/over")
 	k.run(t, "logs", "at", "-f").want(t, 0, "begun\nover\n", "")
 	wantEnd(t, waitPhase(t, k.namespace, "at", v1alpha1.PhaseDone), v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
-}
-
-// TestKubectlAtChanges changes an At manually throughout its lifecycle. The transcripts of cmd/kubectl-at have
-// all that the commands print.
-func TestKubectlAtChanges(t *testing.T) {
-	t.Parallel()
-	k := at{namespace: newNamespace(t), env: []string{"TZ=UTC"}}
-	startController(t, k.namespace)
-	k.run(t, "now + 3 hours", "--name=at", "--suspend", "--", "echo YAY").want(t, 0, atResource+`at created\n`, `suspended, due `+due)
-	k.run(t, "list").want(t, 0, `NAME +WHEN +IN +PHASE +REASON +COMMAND *\nat +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC +in (3h|2h\d+m) +PENDING +\S+ +echo YAY\n`, "")
-	k.run(t, "run-now", "at").want(t, 0, atResource+`at moved to now\n`, `was [^\n]*: this uses up its planned run; kubectl at -n \S+ now --from at/at is an additional one\nsuspended, due `+due)
-	k.run(t, "resume", "at").want(t, 0, atResource+`at resumed\n`, "")
-	k.run(t, "wait", "at").want(t, 0, "", "")
-	k.run(t, "logs", "at").want(t, 0, "YAY\n", "")
-	k.run(t, "show", "at").want(t, 0, `Name +at\n.*State +DONE, Completed\nWhy +The command ended with exit code 0\.\n.*Exit code +0\nAttempts\n# +POD +PHASE +EXIT +NODE +CREATED +RAN *\n`+
-		`1 +at-pod +Succeeded +0 +\S+ +\S+ ago +\w+\nEvents\n.* SuccessfulCreate .* Completed .*`, "")
-	k.run(t, "rm", "at").want(t, 0, atResource+`at deleted\n`, "")
-	waitGone(t, k.namespace, "pods")
-}
-
-// TestKubectlAtEvery creates a CronAt from a CronJob, and runs it once.
-func TestKubectlAtEvery(t *testing.T) {
-	t.Parallel()
-	k := at{namespace: newNamespace(t), env: []string{"TZ=Asia/Kolkata"}}
-	startController(t, k.namespace)
-	kubectl(t, "", "create", "cronjob", "-n", k.namespace, "backup", "--image=busybox:1.37.0", "--schedule=30 2 1 1 *", "--", "echo", "YAY")
-	created := k.run(t, "every", "--from=cronjob/backup", "--spread=5m")
-	created.want(t, 0, cronAtResource+`backup created\n`, `.*cronjob/backup still runs, if the cluster has it: suspend it with kubectl [^\n]*\nruns next [^\n]* IST [^\n]*\n`)
-	// The line is a command.
-	_, command, _ := strings.Cut(created.stderr, "suspend it with ")
-	command, _, _ = strings.Cut(command, "\n")
-	if out, err := exec.Command("sh", "-c", command).CombinedOutput(); err != nil {
-		t.Errorf("%s: %v\n%s", command, err, out)
-	}
-	kubectl(t, "", "wait", "-n", k.namespace, "--for=jsonpath={.status.nextScheduleTime}", "--timeout="+patience.String(), "cronat/backup")
-	next, err := time.Parse(time.RFC3339, kubectl(t, "", "get", "-n", k.namespace, "cronat/backup", "-o", "jsonpath={.status.nextScheduleTime}"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	// The plugin and the controller agree, including the delay of --spread.
-	k.run(t, "list").want(t, 0, `NAME +SCHEDULE [^\n]*\ncronat/backup +30 2 1 1 \* +\S+ +`+next.In(time.FixedZone("IST", (5*60+30)*60)).Format("2006-01-02 15:04:05 MST")+` [^\n]*\n`, "")
-
-	// A manual run is deleted with its CronAt.
-	k.run(t, "run-now", "cronat/backup", "--logs").want(t, 0, `YAY\n`, atResource+`backup-manual-[a-z0-9]{5} created\n`+runs)
-	k.run(t, "rm", "cronat/backup").want(t, 0, cronAtResource+`backup deleted\n`, "")
-	waitGone(t, k.namespace, "ats")
 }
 
 // TestKubectlAtCompletion completes words like kubectl.

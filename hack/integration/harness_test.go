@@ -84,6 +84,9 @@ var (
 	dynamicClient dynamic.Interface
 	binary        string // of the controller
 
+	// installs means that the test of this process installs cnat itself.
+	installs bool
+
 	// packages are those of the programs that TestMain builds into the folder of binary.
 	packages = []string{root}
 
@@ -129,8 +132,10 @@ func setUpAndRun(m *testing.M) (int, error) {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	// First, because the API server takes some seconds to know it everywhere.
-	if out, err := runKubectl(context.Background(), "", "apply", "-f", crd); err != nil {
-		return 0, fmt.Errorf("apply the CRD: %w\n%s", err, out)
+	if !installs {
+		if out, err := runKubectl(context.Background(), "", "apply", "-f", crd); err != nil {
+			return 0, fmt.Errorf("apply the CRD: %w\n%s", err, out)
+		}
 	}
 	programs := os.Getenv(programsVariable)
 	if programs == "" {
@@ -144,6 +149,9 @@ func setUpAndRun(m *testing.M) (int, error) {
 	// Only the race detector needs cgo. Without it, most packages have been compiled.
 	if err := os.Setenv("CGO_ENABLED", "0"); err != nil {
 		return 0, err
+	}
+	if installs {
+		return m.Run(), nil
 	}
 	if err := poll(context.Background(), "Ats to be served", areServed); err != nil {
 		return 0, err
@@ -361,40 +369,31 @@ func deleteNamespace(ctx context.Context, namespace string) error {
 		ignoreNotFound(kubeClient.CoreV1().Namespaces().Delete(ctx, namespace, metav1.DeleteOptions{})))
 }
 
-// nothingLeft waits until the namespaces of the tests are gone. It returns an error for
-// those that stay, and for other objects of the cluster that did not exist before.
+// nothingLeft waits until the namespaces of the tests are gone, and other objects of the cluster that did not exist before. It
+// returns an error for those that stay.
 func nothingLeft(ctx context.Context, before map[string]bool) error {
 	var left []string
-	err := poll(ctx, "the namespaces of all tests to be gone", func(ctx context.Context) (bool, error) {
-		namespaces, err := kubeClient.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
-		if err != nil {
-			return false, err
-		}
+	err := poll(ctx, "what the tests have made to be gone", func(ctx context.Context) (bool, error) {
+		after, err := clusterObjects(ctx)
 		left = nil
-		for _, namespace := range namespaces.Items {
-			if test, made := namespacesMade[namespace.Name]; made {
-				left = append(left, fmt.Sprintf("%s has left the namespace %s: %v", test, namespace.Name, namespace.Status.Conditions))
+		for object := range after {
+			if before[object] {
+				continue
 			}
+			maker := "some test"
+			for namespace, test := range namespacesMade {
+				if strings.Contains(object, namespace) {
+					maker = test
+				}
+			}
+			left = append(left, maker+" has left "+object)
 		}
-		return len(left) == 0, nil
+		return len(left) == 0, err
 	})
 	if err != nil {
 		return fmt.Errorf("%w: %s", err, strings.Join(left, "\n"))
 	}
-	after, err := clusterObjects(ctx)
-	for object := range after {
-		if before[object] {
-			continue
-		}
-		maker := "some test"
-		for namespace, test := range namespacesMade {
-			if strings.Contains(object, namespace) {
-				maker = test
-			}
-		}
-		err = errors.Join(err, fmt.Errorf("%s has left %s", maker, object))
-	}
-	return err
+	return nil
 }
 
 // clusterObjects returns the objects of the cluster that are in no namespace, except those

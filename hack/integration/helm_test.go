@@ -25,6 +25,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -79,10 +80,12 @@ func waitUninstalled(t *testing.T) {
 // TestChart compares what the chart installs with what kustomize makes of the manifests.
 func TestChart(t *testing.T) {
 	t.Parallel()
+	leftOut := slices.DeleteFunc(blocks(t, installPage, "yaml"), func(snippet string) bool { return !strings.Contains(snippet, "$patch: delete") })
 	for name, tc := range map[string]struct {
 		kustomization string
 		namespace     string
 		values        []string
+		open          bool // without the policies
 	}{
 		"the default": {
 			kustomization: "resources: [artifacts/deploy]",
@@ -128,6 +131,13 @@ replacements: [{path: artifacts/deploy/Replacements}]
 			kustomization: "resources: [artifacts/namespaced]",
 			namespace:     "cnat-default",
 			values:        []string{"namespace=default"},
+			open:          true,
+		},
+		"without the policies": {
+			kustomization: "resources: [artifacts/deploy]\n" + leftOut[0],
+			namespace:     systemNamespace,
+			values:        []string{"policy.enabled=false"},
+			open:          true,
 		},
 		"an image by digest": {
 			kustomization: `
@@ -140,6 +150,10 @@ images: [{name: cnat-controller, newName: example.com/cnat, digest: "sha256:` + 
 	} {
 		t.Run(name, func(t *testing.T) {
 			want := readObjects(t, kubectl(t, "", "kustomize", artifactsWith(t, tc.kustomization)))
+			isPolicy := func(name string) bool { return strings.HasPrefix(name, "ValidatingAdmissionPolicy ") }
+			if slices.ContainsFunc(slices.Collect(maps.Keys(want)), isPolicy) == tc.open {
+				t.Errorf("it has policies, or has none: want the opposite")
+			}
 			// The release's namespace is not of the chart.
 			delete(want, "Namespace "+tc.namespace)
 			// kustomize takes these for namespaced. kubectl ignores that.
@@ -268,9 +282,11 @@ func TestHelm(t *testing.T) {
 	}
 	const namespace = "cnat-helm"
 	buildImage(t)
-	kubectl(t, "", "delete", "--ignore-not-found", "-f", crd)
 	kubectl(t, stubs(), "apply", "-f", "-")
-	asBefore := remember(t)
+	before, err := clusterObjects(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
 	kubectl(t, "", "create", "namespace", namespace)
 	kubectl(t, "", "label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
 	logFailure(t, namespace)
@@ -352,7 +368,9 @@ func TestHelm(t *testing.T) {
 	// This would wait for ever for a Pod or an At that has kept its finalizer.
 	kubectl(t, "", "delete", "namespace", ats, namespace)
 	kubectl(t, "", "delete", "-f", crd)
-	asBefore()
+	if err := nothingLeft(t.Context(), before); err != nil {
+		t.Error(err)
+	}
 }
 
 // metricsCertificate makes the Secret that cert-manager would make, and returns what verifies

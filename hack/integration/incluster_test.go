@@ -20,7 +20,7 @@ package integration
 
 import (
 	"context"
-	"maps"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -36,8 +36,20 @@ import (
 const (
 	deploy          = root + "/artifacts/deploy"
 	restarts        = root + "/artifacts/restarts"
+	policies        = deploy + "/policy"
 	systemNamespace = "cnat-system"
 )
+
+// The tests run with the policies. Those with a cluster of their own install something themselves.
+func init() {
+	installs = ownCluster
+	beforeAll = func(string) error {
+		if out, err := runKubectl(context.Background(), "", "apply", "-f", policies); err != nil {
+			return fmt.Errorf("apply the policies: %w\n%s", err, out)
+		}
+		return nil
+	}
+}
 
 // TestInCluster installs the controller with its manifests in a namespace that enforces
 // the level restricted, has it run Ats as its service account while the leader is
@@ -47,8 +59,10 @@ func TestInCluster(t *testing.T) {
 		return
 	}
 	buildImage(t)
-	kubectl(t, "", "delete", "--ignore-not-found", "-f", crd)
-	asBefore := remember(t)
+	before, err := clusterObjects(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
 	logFailure(t, systemNamespace)
 
 	// The order of the files does not matter: the controller waits for the CRD and is not
@@ -97,7 +111,9 @@ func TestInCluster(t *testing.T) {
 	// This would wait for ever for a Pod or an At that has kept its finalizer.
 	kubectl(t, "", "delete", "namespace", namespace)
 	kubectl(t, "", "delete", "--ignore-not-found", "-f", restarts, "-f", deploy, "-f", policies, "-f", crd)
-	asBefore()
+	if err := nothingLeft(t.Context(), before); err != nil {
+		t.Error(err)
+	}
 }
 
 // leader returns the name of the controller that leads in a namespace.
@@ -127,27 +143,6 @@ func logFailure(t *testing.T, namespace string) {
 			t.Logf("kubectl %s: %v\n%s", command, err, out)
 		}
 	})
-}
-
-// remember returns a function that waits until the cluster has no other objects than now,
-// besides those in namespaces.
-func remember(t *testing.T) (asBefore func()) {
-	t.Helper()
-	before, err := clusterObjects(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return func() {
-		t.Helper()
-		eventually(t, "the cluster to be as before", func(ctx context.Context) (bool, error) {
-			after, err := clusterObjects(ctx)
-			maps.DeleteFunc(after, func(object string, _ bool) bool { return before[object] })
-			if len(after) > 0 {
-				t.Logf("there is left: %v", slices.Sorted(maps.Keys(after)))
-			}
-			return err == nil && len(after) == 0, err
-		})
-	}
 }
 
 // TestNamespaced installs the variant that only works in one namespace, without permissions

@@ -60,15 +60,21 @@ const archive = "cnat-controller.tar"
 // tableHeader matches the header of a table that kubectl prints.
 var tableHeader = regexp.MustCompile(`(?m)^[A-Z]+(?: +[A-Z]+)+ *$`)
 
-func TestReadme(t *testing.T) { testWholeCluster(t, readmePage) }
+func TestInstall(t *testing.T) { testWholeCluster(t, installPage, consoleCommands(t, installPage)) }
 
-func TestInstall(t *testing.T) { testWholeCluster(t, installPage) }
-
-func TestProduction(t *testing.T) { testWholeCluster(t, productionPage) }
+// TestReadme installs as README.md says, and runs the commands of docs/production.md before it removes that.
+func TestReadme(t *testing.T) {
+	commands, more := consoleCommands(t, readmePage), consoleCommands(t, productionPage)
+	last := slices.Index(commands, more[len(more)-1])
+	if !strings.Contains(strings.Join(commands, "\n"), more[0]+"\n"+more[1]+"\n") || last < 0 {
+		t.Fatalf("%s does not begin and end as %s installs and removes: %q", productionPage, readmePage, more)
+	}
+	testWholeCluster(t, readmePage, slices.Insert(commands, last, more[2:len(more)-1]...))
+}
 
 // testWholeCluster runs the commands of a page about the whole cluster, as they stand there,
 // in its own cluster.
-func testWholeCluster(t *testing.T, page string) {
+func testWholeCluster(t *testing.T, page string, commands []string) {
 	t.Helper()
 	if !inOwnCluster(t, "--node") {
 		return
@@ -94,7 +100,7 @@ func testWholeCluster(t *testing.T, page string) {
 	// What a reader replaces.
 	own := strings.NewReplacer("DIRECTORY", kustomization(t))
 	var all strings.Builder
-	for _, command := range consoleCommands(t, page) {
+	for _, command := range commands {
 		command = own.Replace(command)
 		switch {
 		case strings.HasPrefix(command, "hack/demo.sh"), strings.HasPrefix(command, "hack/test.sh"):
