@@ -79,25 +79,34 @@ func (f from) String() string       { return net.JoinHostPort(f.source, "1234") 
 
 var selfSigned = sync.OnceValues(SelfSigned)
 
-// attack serves the metrics, over HTTPS and for alice only, or health, to a test that attacks them.
-// Nothing may be logged.
-func attack(t *testing.T, secure bool, test func(t *testing.T, n network)) {
+// serving serves a handler to a test, in which logged returns what is logged.
+func serving(t *testing.T, certificate Certificate, handler http.Handler, test func(t *testing.T, n network, logged func() string)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") }))
-		var certificate Certificate
-		if secure {
-			handler = (&apiServer{}).authorize(handler)
-			var err error
-			if certificate, err = selfSigned(); err != nil {
-				t.Fatal(err)
-			}
-		}
 		logger, logged := bufferedLogger(t)
 		ctx, stop := context.WithCancel(klog.NewContext(t.Context(), logger))
 		defer stop()
 		n := network{dialed: make(chan net.Conn)}
 		serve(ctx, "it", n, certificate, handler)
+		test(t, n, logged)
+	})
+}
+
+// attack serves the metrics, over HTTPS and for alice only, or health, to a test that attacks them.
+// Nothing may be logged.
+func attack(t *testing.T, secure bool, test func(t *testing.T, n network)) {
+	t.Helper()
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") }))
+	var certificate Certificate
+	if secure {
+		handler = (&apiServer{}).authorize(handler)
+		var err error
+		if certificate, err = selfSigned(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	serving(t, certificate, handler, func(t *testing.T, n network, logged func() string) {
+		t.Helper()
 		test(t, n)
 		if logged() != "" {
 			t.Errorf("logged: %s", logged())
@@ -315,12 +324,9 @@ func TestBadHandshakes(t *testing.T) {
 
 // TestPanicIsLogged has a handler that panics: that is an error of the controller.
 func TestPanicIsLogged(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		logger, logged := bufferedLogger(t)
-		ctx, stop := context.WithCancel(klog.NewContext(t.Context(), logger))
-		defer stop()
-		n := network{dialed: make(chan net.Conn)}
-		serve(ctx, "it", n, nil, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("oops") }))
+	oops := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("oops") })
+	serving(t, nil, oops, func(t *testing.T, n network, logged func() string) {
+		t.Helper()
 		connection := n.dial("192.0.2.1")
 		go func() { _, _ = io.WriteString(connection, "GET / HTTP/1.1\r\nHost: it\r\n\r\n") }()
 		_, _ = io.Copy(io.Discard, connection)

@@ -330,12 +330,8 @@ func TestCertificateFromFiles(t *testing.T) {
 	if err := os.WriteFile(certFile, []byte("broken"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	synctest.Test(t, func(t *testing.T) {
-		logger, logged := bufferedLogger(t)
-		ctx, stop := context.WithCancel(klog.NewContext(t.Context(), logger))
-		defer stop()
-		n := network{dialed: make(chan net.Conn)}
-		serve(ctx, "it", n, certificate, http.NotFoundHandler())
+	serving(t, certificate, http.NotFoundHandler(), func(t *testing.T, n network, logged func() string) {
+		t.Helper()
 		for range 3 {
 			client := tls.Client(n.dial("192.0.2.1"), &tls.Config{InsecureSkipVerify: true})
 			if err := client.HandshakeContext(t.Context()); err == nil {
