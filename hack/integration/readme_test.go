@@ -60,7 +60,17 @@ const archive = "cnat-controller.tar"
 // tableHeader matches the header of a table that kubectl prints.
 var tableHeader = regexp.MustCompile(`(?m)^[A-Z]+(?: +[A-Z]+)+ *$`)
 
-func TestInstall(t *testing.T) { testWholeCluster(t, installPage, consoleCommands(t, installPage)) }
+// TestInstall and TestOutside run the commands of docs/install.md: those up to the controller outside of the cluster, and from
+// there on. Neither finds anything of cnat, and each waits for minutes.
+func TestInstall(t *testing.T) {
+	commands := consoleCommands(t, installPage)
+	testWholeCluster(t, installPage, commands[:slices.Index(commands, "go build")])
+}
+
+func TestOutside(t *testing.T) {
+	commands := consoleCommands(t, installPage)
+	testWholeCluster(t, installPage, commands[slices.Index(commands, "go build"):])
+}
 
 // TestReadme installs as README.md says, and runs the commands of docs/production.md before it removes that.
 func TestReadme(t *testing.T) {
