@@ -47,12 +47,8 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/version"
 )
 
-// Integration tests replace these.
-var (
-	wallClock = clock.RealClock{}.Now
-	// patience is how long to wait for the preflight of a new object.
-	patience = 2 * time.Second
-)
+// patience is how long to wait for the preflight of a new object. Integration tests replace it.
+var patience = 2 * time.Second
 
 // grace is how long an interrupted command has to say what it knows about its request. Reading a file or the standard
 // input may never end.
@@ -67,7 +63,7 @@ func main() {
 	})
 	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
 	rest.SetDefaultWarningHandler(rest.NewWarningWriter(&printable{out: os.Stderr}, rest.WarningWriterOptions{Deduplicate: true}))
-	code := execute(ctx, newCommand(streams, wallClock), os.Args[1:])
+	code := execute(ctx, newCommand(streams, clock.RealClock{}.Now), os.Args[1:])
 	stop()
 	os.Exit(code)
 }
@@ -286,8 +282,9 @@ func (o *output) print(c *cli, object runtime.Object) error {
 	if err != nil {
 		return err
 	}
+	out := c.Out
 	if o.logs {
-		return printer.PrintObj(object, c.ErrOut)
+		out = c.ErrOut
 	}
-	return printer.PrintObj(object, c.Out)
+	return printer.PrintObj(object, out)
 }

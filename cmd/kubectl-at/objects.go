@@ -17,6 +17,7 @@ limitations under the License.
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -265,14 +266,7 @@ func (c *cli) write(output *output, info *resource.Info, change func() error) er
 		}
 		patched, err := helper.Patch(info.Namespace, info.Name, types.MergePatchType, patch, nil)
 		if apierrors.IsConflict(err) {
-			uid := info.Object.(metav1.Object).GetUID()
-			if err := info.Get(); err != nil {
-				return err
-			}
-			if info.Object.(metav1.Object).GetUID() != uid {
-				return fmt.Errorf("%s was deleted and created again in the meantime", info.ObjectName())
-			}
-			return err
+			return cmp.Or(info.Get(), err)
 		}
 		if err != nil {
 			return c.unanswered(output, err, info.Object.(object), "changed")

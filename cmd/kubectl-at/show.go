@@ -76,7 +76,8 @@ func (c *cli) show(ctx context.Context, at *v1alpha1.At) error {
 	}
 
 	now := c.now()
-	printFields(c.Out, headOf(at.Name, at, &at.Spec.RunSpec, at.Spec.StartingDeadlineSeconds), whenOf(at, c.local(), now), c.statusOf(at, newest, now))
+	progress, isWaiting := c.progressOf(at, newest, now)
+	printFields(c.Out, headOf(at.Name, at, &at.Spec.RunSpec, at.Spec.StartingDeadlineSeconds), whenOf(at, c.local(), now), c.statusOf(at, progress, isWaiting, now))
 	if at.Spec.Nodes != nil {
 		if err := c.printNodes(at); err != nil {
 			return err
@@ -89,7 +90,7 @@ func (c *cli) show(ctx context.Context, at *v1alpha1.At) error {
 			return err
 		}
 	}
-	if _, isWaiting := c.progressOf(at, newest, now); isWaiting {
+	if isWaiting {
 		if err := c.events(ctx, "Warnings of its Pod", at.Namespace, at.Status.Pod.UID, now, fields.OneTermEqualSelector("type", corev1.EventTypeWarning)); err != nil {
 			return err
 		}
@@ -165,16 +166,18 @@ func whenOf(at *v1alpha1.At, zone *time.Location, now time.Time) []field {
 	return append(all, field{" ", written + ", as written"})
 }
 
-// statusOf describes the state of an At.
-func (c *cli) statusOf(at *v1alpha1.At, newest *corev1.Pod, now time.Time) []field {
+// statusOf describes the state of an At. progress says how far a running one is.
+func (c *cli) statusOf(at *v1alpha1.At, progress string, isWaiting bool, now time.Time) []field {
 	state := string(at.Status.Phase)
 	if at.Status.Reason != "" {
 		state += ", " + at.Status.Reason
 	}
-	progress, isWaiting := c.progressOf(at, newest, now)
-	why, message, pod := c.whyOf(at, progress, now), "", ""
+	why, message, pod, again := c.whyOf(at, progress, now), "", "", ""
 	if isWaiting && progress != why {
 		pod = progress
+	}
+	if meta.IsStatusConditionTrue(at.Status.Conditions, v1alpha1.ConditionFailed) {
+		again = c.kubectl("at now --from %s", ref(at))
 	}
 	if at.Status.Phase == v1alpha1.PhaseDone && at.Status.Message != why {
 		message = at.Status.Message
@@ -189,7 +192,7 @@ func (c *cli) statusOf(at *v1alpha1.At, newest *corev1.Pod, now time.Time) []fie
 		{"Started", since(at.Status.StartTime, now)},
 		{"Ended", since(at.Status.CompletionTime, now)},
 		{"Exit code", exitCodeOf(at.Status.ExitCode)},
-		{"Again", c.againOf(at)},
+		{"Again", again},
 	}
 }
 
@@ -202,15 +205,7 @@ func rehearsed(s state, now time.Time) string {
 	return condition.Reason + ", " + since(s.rehearsedAt, now)
 }
 
-// againOf returns how to make a failed run once more.
-func (c *cli) againOf(at *v1alpha1.At) string {
-	if !meta.IsStatusConditionTrue(at.Status.Conditions, v1alpha1.ConditionFailed) {
-		return ""
-	}
-	return c.kubectl("at now --from %s", ref(at))
-}
-
-// whyOf explains the state of an At in a sentence. progress says how far a running one is.
+// whyOf explains the state of an At in a sentence.
 func (c *cli) whyOf(at *v1alpha1.At, progress string, now time.Time) string {
 	switch hint := c.hintOnAt(at, now); {
 	case at.Status.Phase == v1alpha1.PhaseDone:
@@ -233,21 +228,20 @@ func (c *cli) whyOf(at *v1alpha1.At, progress string, now time.Time) string {
 // progressOf says how far the newest attempt is, and whether its Pod has not started the command. If the
 // user cannot see the Pod, pod is nil.
 func (c *cli) progressOf(at *v1alpha1.At, pod *corev1.Pod, now time.Time) (text string, isWaiting bool) {
+	const started = "It has started." // If it has ended, the status says how.
 	if at.Status.Phase != v1alpha1.PhaseRunning || at.Status.Pod == nil {
-		return "It has started.", false
+		return started, false
 	}
-	phase, began := at.Status.Pod.Phase, ptr.Deref(at.Status.StartTime, at.CreationTimestamp)
-	if pod == nil && phase != corev1.PodPending {
-		return "It has started.", false
-	}
+	phase, began, hasBegun := at.Status.Pod.Phase, ptr.Deref(at.Status.StartTime, at.CreationTimestamp), false
 	if pod != nil {
-		phase, began = pod.Status.Phase, pod.CreationTimestamp
-		switch _, status := containerOf(pod, ""); {
-		case status != nil && status.State.Running != nil:
+		_, status := containerOf(pod, "")
+		if status != nil && status.State.Running != nil {
 			return "Its command is running.", false
-		case isOver(pod) || status != nil && hasStarted(status):
-			return "It has started.", false // The status says how it ended.
 		}
+		phase, began, hasBegun = pod.Status.Phase, pod.CreationTimestamp, isOver(pod) || status != nil && hasStarted(status)
+	}
+	if hasBegun || pod == nil && phase != corev1.PodPending {
+		return started, false
 	}
 	return fmt.Sprintf("Its Pod is %s since %s, %s: its command has not started.", phase, began.In(c.local()).Format(longTime), since(&began, now)), true
 }
@@ -289,17 +283,16 @@ func (c *cli) events(ctx context.Context, title, namespace string, uid types.UID
 	selectors = append(selectors, fields.OneTermEqualSelector("involvedObject.uid", string(uid)))
 	list, err := c.kube.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: fields.AndSelectors(selectors...).String()})
 	if err != nil {
-		c.say("Cannot list %s: %v", strings.ToLower(title[:1])+title[1:], err)
+		c.say("Cannot list events: %v", err)
 		return nil
 	}
-	events := list.Items
-	if len(events) == 0 {
+	if len(list.Items) == 0 {
 		return nil
 	}
-	slices.SortStableFunc(events, func(a, b corev1.Event) int { return a.LastTimestamp.Compare(b.LastTimestamp.Time) })
+	slices.SortStableFunc(list.Items, func(a, b corev1.Event) int { return a.LastTimestamp.Compare(b.LastTimestamp.Time) })
 	fmt.Fprintln(c.Out, title)
 	table := newTable("When", "Type", "Reason", "Message")
-	for _, event := range events {
+	for _, event := range list.Items {
 		table.add(&event, since(&event.LastTimestamp, now), event.Type, event.Reason, event.Message)
 	}
 	return table.print(c, printers.PrintOptions{})
@@ -319,7 +312,11 @@ func (c *cli) showCronAt(ctx context.Context, cronAt *v1alpha1.CronAt) error {
 		nextTimesOf(cronAt, c.local(), now), c.stateOfCronAt(cronAt, now))
 	if atsErr != nil {
 		c.say("Cannot list its Ats: %v", atsErr)
-	} else if ats := atsOf(cronAt, ats); len(ats) > 0 {
+	}
+	ats = slices.DeleteFunc(ats, func(at *v1alpha1.At) bool {
+		return !slices.ContainsFunc(at.OwnerReferences, func(owner metav1.OwnerReference) bool { return owner.UID == cronAt.UID })
+	})
+	if len(ats) > 0 {
 		fmt.Fprintln(c.Out, "Ats")
 		if err := c.printTable(ats, printers.PrintOptions{Wide: true}); err != nil {
 			return err
@@ -372,11 +369,4 @@ func (c *cli) stateOfCronAt(cronAt *v1alpha1.CronAt, now time.Time) []field {
 		{"Succeeded", since(status.LastSuccessfulTime, now)},
 		{"Missed", missed},
 	}
-}
-
-// atsOf returns the Ats that belong to a CronAt.
-func atsOf(cronAt *v1alpha1.CronAt, ats []*v1alpha1.At) []*v1alpha1.At {
-	return slices.DeleteFunc(ats, func(at *v1alpha1.At) bool {
-		return !slices.ContainsFunc(at.OwnerReferences, func(owner metav1.OwnerReference) bool { return owner.UID == cronAt.UID })
-	})
 }

@@ -23,15 +23,8 @@ import (
 	"time"
 )
 
-// init lets integration tests set the time, and how long to wait for a preflight.
+// init lets integration tests set how long to wait for a preflight.
 func init() {
-	if text := os.Getenv("KUBECTL_AT_NOW"); text != "" {
-		now, err := time.Parse(time.RFC3339, text)
-		if err != nil {
-			panic(err)
-		}
-		wallClock = func() time.Time { return now }
-	}
 	if text := os.Getenv("KUBECTL_AT_PATIENCE"); text != "" {
 		var err error
 		if patience, err = time.ParseDuration(text); err != nil {
