@@ -206,7 +206,7 @@ func (c *cli) printStarts(starts []start, options printers.PrintOptions) error {
 	for _, s := range starts {
 		table.add(s.object, s.Time.In(c.local()).Format(shortTime), fromNow(s.Time, c.now()), ref(s.object), s.note(), clip(s.Command, maxCommand))
 	}
-	return table.print(c, options)
+	return table.print(c, "", options)
 }
 
 func (c *cli) printRuns(runs []pastRun, options printers.PrintOptions) error {
@@ -218,7 +218,7 @@ func (c *cli) printRuns(runs []pastRun, options printers.PrintOptions) error {
 		}
 		table.add(r.object, r.Time.In(c.local()).Format(shortTime), took, ref(r.object), r.Reason, exitCodeOf(r.ExitCode), clip(r.Message, 2*maxCommand), clip(r.Command, maxCommand))
 	}
-	return table.print(c, options)
+	return table.print(c, "", options)
 }
 
 // calendar returns the agenda as in RFC 5545. An event does not mark its time as busy.

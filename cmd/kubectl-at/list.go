@@ -146,18 +146,15 @@ func instantOf(at *v1alpha1.At) time.Time {
 func (c *cli) printTables(ats []*v1alpha1.At, cronAts []*v1alpha1.CronAt, table printers.PrintOptions) error {
 	if len(ats) == 0 && len(cronAts) == 0 {
 		c.say("Nothing is scheduled. %s also shows what is done, %s all namespaces.", c.kubectl("at list --all"), c.kubectl("at list -A"))
-		return nil
 	}
-	if len(ats) > 0 {
-		if err := c.printTable(ats, table); err != nil || len(cronAts) == 0 {
-			return err
-		}
+	err := c.printTable("", ats, table)
+	if len(ats) > 0 && len(cronAts) > 0 {
 		fmt.Fprintln(c.Out)
 	}
-	return c.printCronAts(cronAts, table)
+	return cmp.Or(err, c.printCronAts(cronAts, table))
 }
 
-func (c *cli) printTable(ats []*v1alpha1.At, options printers.PrintOptions) error {
+func (c *cli) printTable(title string, ats []*v1alpha1.At, options printers.PrintOptions) error {
 	now := c.now()
 	table := newTable("Name", "When", "In", "Phase", "Reason", "Command", "wide", "Exit", "Pod", "Node", "Rehearsed", "Requester")
 	for _, at := range ats {
@@ -171,7 +168,7 @@ func (c *cli) printTable(ats []*v1alpha1.At, options printers.PrintOptions) erro
 			at.Annotations[v1alpha1.AnnotationRequester],
 		)
 	}
-	return table.print(c, options)
+	return table.print(c, title, options)
 }
 
 // table is what a command prints for several objects.
@@ -199,7 +196,14 @@ func (t *table) add(object runtime.Object, cells ...string) {
 	t.Rows = append(t.Rows, row)
 }
 
-func (t *table) print(c *cli, options printers.PrintOptions) error {
+// print prints a table below its title, unless it is empty.
+func (t *table) print(c *cli, title string, options printers.PrintOptions) error {
+	if len(t.Rows) == 0 {
+		return nil
+	}
+	if title != "" {
+		fmt.Fprintln(c.Out, title)
+	}
 	return printers.NewTablePrinter(options).PrintObj(&t.Table, c.Out)
 }
 
@@ -274,7 +278,7 @@ func (c *cli) printCronAts(cronAts []*v1alpha1.CronAt, options printers.PrintOpt
 			cronAt.Annotations[v1alpha1.AnnotationRequester],
 		)
 	}
-	return table.print(c, options)
+	return table.print(c, "", options)
 }
 
 func zoneOf(cronAt *v1alpha1.CronAt) string { return ptr.Deref(cronAt.Spec.TimeZone, "UTC") }

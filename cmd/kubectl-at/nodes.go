@@ -164,21 +164,20 @@ func (c *cli) nodeAts(at *v1alpha1.At) ([]*v1alpha1.At, error) {
 	return ats, err
 }
 
-// printNodes prints the Ats of the nodes of an At.
+// printNodes prints the Ats of the nodes of an At, if it has any.
 func (c *cli) printNodes(at *v1alpha1.At) error {
+	if at.Spec.Nodes == nil {
+		return nil
+	}
 	ats, err := c.nodeAts(at)
 	if err != nil {
 		c.say("Cannot list the Ats of its nodes: %v", err)
 	}
-	if len(ats) == 0 {
-		return nil
-	}
-	fmt.Fprintln(c.Out, "Nodes")
 	table := newTable("Node", "Name", "Phase", "Reason", "Exit")
 	for _, at := range ats {
 		table.add(at, at.Spec.Node, at.Name, string(at.Status.Phase), reasonOf(at, c.now()), exitCodeOf(at.Status.ExitCode))
 	}
-	return table.print(c, printers.PrintOptions{})
+	return table.print(c, "Nodes", printers.PrintOptions{})
 }
 
 // ofNode returns a writer for the output of an At of a node.

@@ -78,24 +78,14 @@ func (c *cli) show(ctx context.Context, at *v1alpha1.At) error {
 	now := c.now()
 	progress, isWaiting := c.progressOf(at, newest, now)
 	printFields(c.Out, headOf(at.Name, at, &at.Spec.RunSpec, at.Spec.StartingDeadlineSeconds), whenOf(at, c.local(), now), c.statusOf(at, progress, isWaiting, now))
-	if at.Spec.Nodes != nil {
-		if err := c.printNodes(at); err != nil {
-			return err
-		}
-	}
 	if podsErr != nil {
 		c.say("Cannot list its Pods: %v", podsErr)
-	} else if len(pods) > 0 {
-		if err := c.attempts(at, pods, now); err != nil {
-			return err
-		}
 	}
+	err := cmp.Or(c.printNodes(at), c.attempts(at, pods, now))
 	if isWaiting {
-		if err := c.events(ctx, "Warnings of its Pod", at.Namespace, at.Status.Pod.UID, now, fields.OneTermEqualSelector("type", corev1.EventTypeWarning)); err != nil {
-			return err
-		}
+		err = cmp.Or(err, c.events(ctx, "Warnings of its Pod", at.Namespace, at.Status.Pod.UID, now, fields.OneTermEqualSelector("type", corev1.EventTypeWarning)))
 	}
-	return c.events(ctx, "Events", at.Namespace, at.UID, now)
+	return cmp.Or(err, c.events(ctx, "Events", at.Namespace, at.UID, now))
 }
 
 // field is a line of a page. Without a label, it continues the previous line.
@@ -256,7 +246,6 @@ func since(t *metav1.Time, now time.Time) string {
 
 // attempts prints the Pods of a run.
 func (c *cli) attempts(at *v1alpha1.At, pods []*corev1.Pod, now time.Time) error {
-	fmt.Fprintln(c.Out, "Attempts")
 	table := newTable("#", "Pod", "Phase", "Exit", "Node", "Created", "Ran")
 	for _, pod := range pods {
 		number := "?"
@@ -275,7 +264,7 @@ func (c *cli) attempts(at *v1alpha1.At, pods []*corev1.Pod, now time.Time) error
 		}
 		table.add(pod, number, pod.Name, string(pod.Status.Phase), exitCode, pod.Spec.NodeName, since(&pod.CreationTimestamp, now), ran)
 	}
-	return table.print(c, printers.PrintOptions{})
+	return table.print(c, "Attempts", printers.PrintOptions{})
 }
 
 // events prints the events of the object with a UID.
@@ -286,16 +275,12 @@ func (c *cli) events(ctx context.Context, title, namespace string, uid types.UID
 		c.say("Cannot list events: %v", err)
 		return nil
 	}
-	if len(list.Items) == 0 {
-		return nil
-	}
 	slices.SortStableFunc(list.Items, func(a, b corev1.Event) int { return a.LastTimestamp.Compare(b.LastTimestamp.Time) })
-	fmt.Fprintln(c.Out, title)
 	table := newTable("When", "Type", "Reason", "Message")
 	for _, event := range list.Items {
 		table.add(&event, since(&event.LastTimestamp, now), event.Type, event.Reason, event.Message)
 	}
-	return table.print(c, printers.PrintOptions{})
+	return table.print(c, title, printers.PrintOptions{})
 }
 
 // nextTimes is the number of times that the page of a CronAt shows.
@@ -316,13 +301,7 @@ func (c *cli) showCronAt(ctx context.Context, cronAt *v1alpha1.CronAt) error {
 	ats = slices.DeleteFunc(ats, func(at *v1alpha1.At) bool {
 		return !slices.ContainsFunc(at.OwnerReferences, func(owner metav1.OwnerReference) bool { return owner.UID == cronAt.UID })
 	})
-	if len(ats) > 0 {
-		fmt.Fprintln(c.Out, "Ats")
-		if err := c.printTable(ats, printers.PrintOptions{Wide: true}); err != nil {
-			return err
-		}
-	}
-	return c.events(ctx, "Events", cronAt.Namespace, cronAt.UID, now)
+	return cmp.Or(c.printTable("Ats", ats, printers.PrintOptions{Wide: true}), c.events(ctx, "Events", cronAt.Namespace, cronAt.UID, now))
 }
 
 // policyOf describes the other settings of a CronAt.
