@@ -44,6 +44,8 @@ type source struct {
 	kind, name string
 	// spec has more than an atTemplate if the source is a CronJob or a CronAt.
 	spec v1alpha1.CronAtSpec
+	// metadata is that of the new object.
+	metadata metav1.ObjectMeta
 	// isServer is true if its own command does not end.
 	isServer bool
 	notes    []string // what differs from the source
@@ -58,6 +60,7 @@ const (
 	ofMetadata  = "metadata"
 	ofTemplate  = "Pod template"
 	ofPod       = "Pod"
+	ofAffinity  = "affinity"
 	ofNodeTerm  = "required node affinity"
 	ofContainer = "container"
 	ofSidecar   = "port of a native sidecar"
@@ -99,7 +102,7 @@ var serverRules = []rule{
 	{of: ofPod, fields: []string{"nodeName"}, why: "the scheduler chose that node. --node chooses one"},
 	{of: ofNodeTerm, fields: []string{"matchFields"}, why: "it names the node of the Pod. --node chooses one"},
 	{of: ofPod, fields: []string{"hostname", "hostnameOverride", "subdomain", "setHostnameAsFQDN"}, why: "the name of the server"},
-	{of: ofPod, fields: []string{"affinity"}, why: "podAffinity and podAntiAffinity place the Pods of a server. nodeAffinity stays", change: dropPodAffinity},
+	{of: ofAffinity, fields: []string{"podAffinity", "podAntiAffinity"}, why: "they place the Pods of a server. nodeAffinity stays"},
 	{of: ofPod, fields: []string{"topologySpreadConstraints"}, why: "they spread the Pods of a server"},
 	{of: ofPod, fields: []string{"readinessGates"}, why: "only a server becomes ready"},
 	{of: ofContainer, fields: []string{"livenessProbe", "readinessProbe", "startupProbe"}, why: "meant for the server, which does not run"},
@@ -196,7 +199,11 @@ func (c *copying) addParts() {
 			add(ofSidecar, &container.Ports[j])
 		}
 	}
-	if nodes := ptr.Deref(spec.Affinity, corev1.Affinity{}).NodeAffinity; nodes != nil && nodes.RequiredDuringSchedulingIgnoredDuringExecution != nil {
+	if spec.Affinity == nil {
+		return
+	}
+	add(ofAffinity, spec.Affinity)
+	if nodes := spec.Affinity.NodeAffinity; nodes != nil && nodes.RequiredDuringSchedulingIgnoredDuringExecution != nil {
 		for i := range nodes.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
 			add(ofNodeTerm, &nodes.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[i])
 		}
@@ -319,12 +326,4 @@ func neverRestart(c *copying) (found []string) {
 	}
 	*policy = corev1.RestartPolicyNever
 	return found
-}
-
-func dropPodAffinity(c *copying) []string {
-	affinity := c.template.Spec.Affinity
-	if affinity == nil {
-		return nil
-	}
-	return empty(affinity, []string{"podAffinity", "podAntiAffinity"})
 }
