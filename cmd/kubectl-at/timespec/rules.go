@@ -80,7 +80,7 @@ var rules = sync.OnceValue(func() (all []rule) {
 		add(strings.ReplaceAll(`ONYYYY_(?:DD|MONTH)_DD`, "_", separator), (*parser).yearFirst)
 		add(strings.ReplaceAll(`ONDD_(?:DD|MONTH)_YYYY`, "_", separator), (*parser).yearLast)
 	}
-	add(`ONYYYYMMMM`, (*parser).digitsOnly)
+	add(`ONYYYYMM()MM`, (*parser).yearFirst)
 	refuse(`[0-9]+[-./][0-9a-z]+[-./][0-9]+`, notDate)
 	add(`ONDD(?:st|nd|rd|th|[-./])? (?:of )?MONTH(?: ,? ([1-9][0-9]{3})( HALF)?)?`, func(p *parser, found []span) error {
 		return p.dayOfMonth(found[0], found[1], found[2], found[3], found[4])
@@ -179,10 +179,6 @@ func (p *parser) yearLast(found []span) error {
 	return p.setDate(d)
 }
 
-func (p *parser) digitsOnly(found []span) error {
-	return p.setDate(date{way: absolute, year: p.number(found[1]), month: time.Month(p.number(found[2])), n: p.number(found[3]), span: found[0]})
-}
-
 // dayOfMonth reads a day and a month, with or without a year. Digits before am or pm are a time.
 func (p *parser) dayOfMonth(at, n, name, year, half span) error {
 	d := date{way: yearless, n: p.number(n), month: p.month(name, span{}), span: at}
@@ -275,9 +271,6 @@ func (p *parser) clockInDigits(found []span) error {
 // clockTime reads the hours, the minutes, the seconds, the fraction, and the half of the day.
 func (p *parser) clockTime(found []span) error {
 	before, half := strings.TrimSpace(p.word(found[1])), p.word(found[6])
-	if before == "t" && (p.date == nil || p.date.to != found[0].from) {
-		return p.unknown(found[0])
-	}
 	c := clock{hour: p.number(found[2]), minute: p.number(found[3]), second: p.number(found[4]), span: span{found[0].from, found[0].to}}
 	c.nanosecond, _ = strconv.Atoi((p.word(found[5]) + "000000000")[:9])
 	c.short = before == "" && half == "" && found[3].from == found[2].to
