@@ -23,7 +23,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -125,16 +124,14 @@ func watchObjects[T object](ctx context.Context, errOut io.Writer, client *cache
 }
 
 // isAway reports whether an error may be temporary: an API server that cannot respond
-// now, or a network failure. Errors from certificates, exec plugins and undecodable
-// responses are permanent.
+// now, or a network failure. Errors from exec plugins and undecodable responses are permanent.
 func isAway(err error) bool {
 	var status apierrors.APIStatus
 	if errors.As(err, &status) {
 		return answer.IsTransient(err)
 	}
 	var operation *net.OpError
-	isAlert := errors.As(err, &operation) && strings.HasSuffix(operation.Op, " error") // of TLS
-	return operation != nil && !isAlert || isUnanswered(err)
+	return errors.As(err, &operation) || isUnanswered(err)
 }
 
 func watchOnce[T object](ctx context.Context, client *cache.ListWatch, isOne bool, seen func(T) bool) (bool, error) {
