@@ -17,8 +17,8 @@ limitations under the License.
 package main
 
 import (
+	"cmp"
 	"fmt"
-	"io"
 	"strings"
 	"time"
 
@@ -79,10 +79,7 @@ With --since, show what has run since then, with what failed first.`,
 	}
 	formats := genericclioptions.NewPrintFlags("")
 	formats.NamePrintFlags = nil // An agenda has no name.
-	flags := &agendaFlags{listing: addListing(cmd, formats)}
-	flags.formats = map[string]printers.ResourcePrinter{"ics": printers.ResourcePrinterFunc(func(object runtime.Object, out io.Writer) error {
-		return object.(*agenda).calendar(c.now()).SerializeTo(out, ics.WithNewLineWindows)
-	})}
+	flags := &agendaFlags{listing: addListing(cmd, formats, "ics", "wide")}
 	cmd.Flag("output").Usage += " And wide, and ics for a calendar."
 	cmd.Flags().StringVar(&flags.until, "until", "", "The end: a time, or how long from now, such as 48h (default: 24h, or now with --since)")
 	cmd.Flags().StringVar(&flags.since, "since", "", "Show what has run since a time, or for how long, such as 12h")
@@ -101,23 +98,17 @@ With --since, show what has run since then, with what failed first.`,
 			return err
 		case printer != nil:
 			err = printer.PrintObj(found, c.Out)
+		case *flags.flags.OutputFormat == "ics":
+			err = found.calendar(c.now()).SerializeTo(c.Out, ics.WithNewLineWindows)
 		default:
 			err = c.printAgenda(found, flags)
 		}
-		if err != nil || !flags.exitCode {
-			return err
+		if err == nil && flags.exitCode && len(found.Runs) > 0 && found.Runs[0].Failed { // Those that failed come first.
+			err = withCode(exitFailed, "%s has failed: %s", ref(found.Runs[0].object), found.Runs[0].Reason)
 		}
-		return found.failure()
+		return err
 	}
 	return cmd
-}
-
-// failure returns an error if a run has failed. Those come first.
-func (a *agenda) failure() error {
-	if len(a.Runs) > 0 && a.Runs[0].Failed {
-		return withCode(exitFailed, "%s has failed: %s", ref(a.Runs[0].object), a.Runs[0].Reason)
-	}
-	return nil
 }
 
 // setBounds sets from when until when the agenda is.
@@ -138,7 +129,7 @@ func (c *cli) setBounds(flags *agendaFlags, found *agenda) (err error) {
 		}
 	}
 	if !found.Until.After(found.From) {
-		return usageError("the agenda ends at %s, before it begins: for what has run, write %s", found.Until.In(c.local()).Format(shortTime), c.kubectl("at agenda --since 12h"))
+		return usageError("the agenda ends at %s, before it begins: for what has run, write %s", c.shown(found.Until), c.kubectl("at agenda --since 12h"))
 	}
 	return nil
 }
@@ -176,11 +167,11 @@ func (c *cli) fill(found *agenda, flags *agendaFlags) error {
 	return err
 }
 
-// listIfAllowed returns the objects of a kind. If the user may not list them, it says so and
-// returns none: an agenda without them is of use, too.
+// listIfAllowed returns the objects of a kind. If the user may not list them, or the cluster does not know
+// them, it says so and returns none: an agenda without them is of use, too.
 func listIfAllowed[T runtime.Object](c *cli, kind, selector string) ([]T, error) {
 	all, err := listOf[T](c, kind, selector)
-	if apierrors.IsForbidden(err) {
+	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
 		c.say("Cannot list %s: %v", kind, err)
 		return nil, nil
 	}
@@ -189,22 +180,19 @@ func listIfAllowed[T runtime.Object](c *cli, kind, selector string) ([]T, error)
 
 func (c *cli) printAgenda(found *agenda, flags *agendaFlags) error {
 	switch {
-	case flags.since != "" && len(found.Runs) == 0:
-		c.say("Nothing has run since %s, or it has been removed.", found.From.In(c.local()).Format(shortTime))
+	case len(found.Starts)+len(found.Runs) > 0:
 	case flags.since != "":
-		return c.printRuns(found.Runs, flags.table)
-	case len(found.Starts) == 0:
-		c.say("Nothing starts until %s.", found.Until.In(c.local()).Format(shortTime))
+		c.say("Nothing has run since %s, or it has been removed.", c.shown(found.From))
 	default:
-		return c.printStarts(found.Starts, flags.table)
+		c.say("Nothing starts until %s.", c.shown(found.Until))
 	}
-	return nil
+	return cmp.Or(c.printStarts(found.Starts, flags.table), c.printRuns(found.Runs, flags.table))
 }
 
 func (c *cli) printStarts(starts []start, options printers.PrintOptions) error {
 	table := newTable("Time", "In", "Name", "Note", "wide", "Command")
 	for _, s := range starts {
-		table.add(s.object, s.Time.In(c.local()).Format(shortTime), fromNow(s.Time, c.now()), ref(s.object), s.note(), clip(s.Command, maxCommand))
+		table.add(s.object, c.shown(s.Time), fromNow(s.Time, c.now()), ref(s.object), s.note(), clip(s.Command, maxCommand))
 	}
 	return table.print(c, "", options)
 }
@@ -216,7 +204,7 @@ func (c *cli) printRuns(runs []pastRun, options printers.PrintOptions) error {
 		if r.TookSeconds != nil {
 			took = short(plan.Seconds(*r.TookSeconds))
 		}
-		table.add(r.object, r.Time.In(c.local()).Format(shortTime), took, ref(r.object), r.Reason, exitCodeOf(r.ExitCode), clip(r.Message, 2*maxCommand), clip(r.Command, maxCommand))
+		table.add(r.object, c.shown(r.Time), took, ref(r.object), r.Reason, exitCodeOf(r.ExitCode), clip(r.Message, 2*maxCommand), clip(r.Command, maxCommand))
 	}
 	return table.print(c, "", options)
 }

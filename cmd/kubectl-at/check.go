@@ -21,7 +21,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 
@@ -72,7 +71,7 @@ last rehearsal.`,
 				return err
 			}
 			of := info.Object.(object)
-			ago := c.now().Sub(changedAt(of))
+			ago := c.now().Sub(later(of.GetCreationTimestamp().Time, plan.WrittenAt(of)))
 			if again && !stateOf(of).hasBegun {
 				if err := c.requestRehearsal(info); err != nil {
 					return err
@@ -115,7 +114,8 @@ func (c *cli) check(ctx context.Context, of object, ago time.Duration, out io.Wr
 	}
 	limit, none := verdictTime, c.noPreflight(of)
 	noRehearsal := none
-	if at, isAt := of.(*v1alpha1.At); isAt {
+	at, isAt := of.(*v1alpha1.At)
+	if isAt {
 		if _, comes := plan.UntilRehearsal(at, c.now()); !comes {
 			noRehearsal = "There is none in the minute before the run."
 		}
@@ -130,10 +130,8 @@ func (c *cli) check(ctx context.Context, of object, ago time.Duration, out io.Wr
 		noRehearsal = c.noController("None has ended in time. Others come first, a run is refused for quota, -rehearsals is 0, or no")
 	}
 	left := limit - max(0, ago)
-	if at, isAt := of.(*v1alpha1.At); isAt && limit > verdictTime {
-		if instant, err := plan.Instant(&at.Spec); err == nil {
-			left = min(left, max(verdictTime, instant.Sub(c.now())-plan.RehearsalLead))
-		}
+	if isAt && limit > verdictTime {
+		left = min(left, max(verdictTime, instantOf(at).Sub(c.now())-plan.RehearsalLead))
 	}
 	if _, isKnown := verdictOn(of); !isKnown && limit > verdictTime && left > 0 {
 		c.say("waiting for the rehearsal of %s, %s at most", ref(of), short(left))
@@ -249,11 +247,6 @@ func stateOf(of object) (s state) {
 func (s *state) isBlockedByRehearsal() bool {
 	blocked := meta.FindStatusCondition(s.conditions, v1alpha1.ConditionBlocked)
 	return plan.IsForecast(blocked) && !plan.IsRefusal(blocked)
-}
-
-// changedAt returns when the spec of an object was last written.
-func changedAt(of object) time.Time {
-	return slices.MaxFunc([]time.Time{of.GetCreationTimestamp().Time, plan.WrittenAt(of)}, time.Time.Compare)
 }
 
 // warn prints why a new object would be refused, or what its Pod names that does not exist. It checks

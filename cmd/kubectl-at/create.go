@@ -149,14 +149,14 @@ func (o *create) create(cmd *cobra.Command, words, command []string) error {
 	if o.rehearse && t.Instant.Sub(now) <= plan.RehearsalMargin {
 		return usageError("--rehearse is for a run that is due in more than a minute, because no rehearsal begins in the minute before it: remove --rehearse, or choose a later time")
 	}
-	metadata, from, err := o.describe(command)
+	from, err := o.describe(command)
 	if err != nil {
 		return err
 	}
-	metadata.Labels = labels.Merge(from.spec.AtTemplate.Metadata.Labels, metadata.Labels)
-	metadata.Annotations = from.spec.AtTemplate.Metadata.Annotations
+	from.metadata.Labels = labels.Merge(from.spec.AtTemplate.Metadata.Labels, from.metadata.Labels)
+	from.metadata.Annotations = from.spec.AtTemplate.Metadata.Annotations
 	at := &v1alpha1.At{
-		ObjectMeta: metadata,
+		ObjectMeta: from.metadata,
 		Spec:       v1alpha1.AtSpec{Schedule: t.String(), StartingDeadlineSeconds: o.startingDeadline.value, RunSpec: *from.run()},
 	}
 	if o.suspend {

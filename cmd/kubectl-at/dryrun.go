@@ -34,15 +34,38 @@ import (
 func (c *cli) dryRun(ctx context.Context, of object) (asked, refused string) {
 	at := atFor(of)
 	if at.Spec.Restart != nil {
+		what := "the restart of " + targetOf(&at.Spec.RunSpec)
 		forecast, err := workload.Foresee(ctx, c.kube.AppsV1(), at, c.now())
-		return answerTo("the restart of "+targetOf(&at.Spec.RunSpec), "request", forecast, err)
+		return inWords(forecast, err, "You are not allowed to request "+what+", so it was not tried.",
+			"The API server does not say whether it accepts "+what, "The API server accepts "+what+" now, if you request it.")
 	}
-	asked, refused = c.dryRunPod(ctx, at)
+	pod := plan.NewPod(at, plan.Defaults{Image: defaultImage})
+	// The admission policies refuse these to users.
+	pod.OwnerReferences, pod.Finalizers = nil, nil
+	delete(pod.Labels, v1alpha1.LabelAtUID)
+	_, err := c.kube.CoreV1().Pods(at.Namespace).Create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldManager: fieldManager})
+	asked, refused = inWords(plan.Foresee(v1alpha1.ReasonPodRefused, err), err, "You are not allowed to create the Pod, so it was not tried.",
+		"The API server does not say whether it accepts the Pod", "The API server accepts the Pod now, if you create it.")
 	if refused != "" || !plan.NeedsNodes(at) {
 		return asked, refused
 	}
-	onNodes, refused := c.lookAtNodes(at)
+	nodes, err := listOf[*corev1.Node](c, "nodes", "")
+	onNodes, refused := inWords(plan.ForeseeNodes(at, nodes, err), err, " You are not allowed to list nodes, so it is not known whether one fits.",
+		" The API server does not list its nodes", "")
 	return asked + onNodes, refused
+}
+
+// inWords puts the answer to a request into words.
+func inWords(forecast *plan.Forecast, err error, notAllowed, unknown, accepted string) (asked, refused string) {
+	switch {
+	case isNotAllowed(err):
+		return notAllowed, ""
+	case forecast == nil:
+		return fmt.Sprintf("%s: %v", unknown, err), ""
+	case forecast.Reason != "":
+		return "", forecast.Reason + ": " + forecast.Message
+	}
+	return accepted, ""
 }
 
 // atFor returns an At that runs what an At or a CronAt runs.
@@ -51,43 +74,6 @@ func atFor(of object) *v1alpha1.At {
 		ObjectMeta: metav1.ObjectMeta{Name: of.GetName(), Namespace: of.GetNamespace(), UID: of.GetUID()},
 		Spec:       v1alpha1.AtSpec{RunSpec: *stateOf(of).run},
 	}
-}
-
-func (c *cli) dryRunPod(ctx context.Context, at *v1alpha1.At) (asked, refused string) {
-	pod := plan.NewPod(at, plan.Defaults{Image: defaultImage})
-	// The admission policies refuse these to users.
-	pod.OwnerReferences, pod.Finalizers = nil, nil
-	delete(pod.Labels, v1alpha1.LabelAtUID)
-	_, err := c.kube.CoreV1().Pods(at.Namespace).Create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldManager: fieldManager})
-	return answerTo("the Pod", "create", plan.Foresee(v1alpha1.ReasonPodRefused, err), err)
-}
-
-// lookAtNodes looks for the nodes on which an At would run. What it says follows another sentence.
-func (c *cli) lookAtNodes(at *v1alpha1.At) (asked, refused string) {
-	nodes, err := listOf[*corev1.Node](c, "nodes", "")
-	if isNotAllowed(err) {
-		return " You are not allowed to list nodes, so it is not known whether one fits.", ""
-	}
-	switch forecast := plan.ForeseeNodes(at, nodes, err); {
-	case forecast == nil:
-		return fmt.Sprintf(" The API server does not list its nodes: %v", err), ""
-	case forecast.Reason != "":
-		return "", forecast.Reason + ": " + forecast.Message
-	}
-	return "", ""
-}
-
-// answerTo puts the answer to a request into words.
-func answerTo(what, verb string, forecast *plan.Forecast, err error) (asked, refused string) {
-	switch {
-	case isNotAllowed(err):
-		return fmt.Sprintf("You are not allowed to %s %s, so it was not tried.", verb, what), ""
-	case forecast == nil:
-		return fmt.Sprintf("The API server does not say whether it accepts %s: %v", what, err), ""
-	case forecast.Reason != "":
-		return "", forecast.Reason + ": " + forecast.Message
-	}
-	return fmt.Sprintf("The API server accepts %s now, if you %s it.", what, verb), ""
 }
 
 var notAllowed = regexp.MustCompile(` cannot (get|list|create|patch) resource "`)

@@ -59,7 +59,7 @@ func (c *cli) suspension(verb, done, short, long string, suspend bool) *cobra.Co
 		Long:    long,
 		Example: fmt.Sprintf("  kubectl at %s backup-x2b4f\n  kubectl at %s cronat/backup", verb, verb),
 	}
-	c.forEach(cmd, done, func(output *output, info *resource.Info) error {
+	c.forEach(cmd, done, c.get, func(output *output, info *resource.Info) error {
 		err := c.edit(output, info, func() error {
 			switch object := info.Object.(type) {
 			case *v1alpha1.At:
@@ -86,8 +86,8 @@ func (c *cli) suspension(verb, done, short, long string, suspend bool) *cobra.Co
 	return cmd
 }
 
-// forEach makes a command do something with each of the named objects.
-func (c *cli) forEach(cmd *cobra.Command, done string, do func(*output, *resource.Info) error) {
+// forEach makes a command get each of the named objects, and do something with it.
+func (c *cli) forEach(cmd *cobra.Command, done string, get func(arg string) (*resource.Info, error), do func(*output, *resource.Info) error) {
 	output := addOutput(cmd, done)
 	cmd.Args = cobra.MinimumNArgs(1)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
@@ -95,7 +95,7 @@ func (c *cli) forEach(cmd *cobra.Command, done string, do func(*output, *resourc
 			return err
 		}
 		return each(c, args, func(arg string) error {
-			info, err := c.get(arg)
+			info, err := get(arg)
 			if err != nil {
 				return err
 			}
@@ -127,7 +127,7 @@ stopped; the output of finished Ats is lost. The Ats of a CronAt are deleted wit
 		Example: `  kubectl at rm backup-x2b4f
   kubectl at rm cronat/backup`,
 	}
-	c.forEach(cmd, "deleted", c.remove)
+	c.forEach(cmd, "deleted", c.get, c.remove)
 	return cmd
 }
 
@@ -294,19 +294,17 @@ limits. It is deleted with the CronAt.`,
 			}
 			now := c.now().Truncate(time.Second)
 			t := timespec.Time{Instant: now.In(c.local())}
-			switch object := info.Object.(type) {
-			case *v1alpha1.At:
+			cronAt, isCronAt := info.Object.(*v1alpha1.CronAt)
+			if !isCronAt {
 				to := func(*v1alpha1.At) (timespec.Time, error) { return t, nil }
-				return c.move(cmd.Context(), output, info, to, &w, fmt.Sprintf(": this uses up its planned run; %s is an additional one", c.kubectl("at now --from %s", ref(object))))
-			case *v1alpha1.CronAt:
-				if w.logs && object.Spec.AtTemplate.Spec.Restart != nil {
-					return errLogsOfRestart
-				}
-				done := &output.flags.NamePrintFlags.Operation
-				*done = strings.Replace(*done, movedToNow, "created", 1)
-				return c.createAt(cmd.Context(), output, manualAt(object, t), t.Instant, now, &w)
+				return c.move(cmd.Context(), output, info, to, &w, fmt.Sprintf(": this uses up its planned run; %s is an additional one", c.kubectl("at now --from at/%s", info.Name)))
 			}
-			return nil
+			if w.logs && cronAt.Spec.AtTemplate.Spec.Restart != nil {
+				return errLogsOfRestart
+			}
+			done := &output.flags.NamePrintFlags.Operation
+			*done = strings.Replace(*done, movedToNow, "created", 1)
+			return c.createAt(cmd.Context(), output, manualAt(cronAt, t), t.Instant, now, &w)
 		},
 	}
 	output = addOutput(cmd, movedToNow)

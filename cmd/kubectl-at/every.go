@@ -106,22 +106,18 @@ func (o *every) create(cmd *cobra.Command, words, command []string) error {
 		return err
 	}
 	now := o.now().Truncate(time.Second)
-	cronAt, from, err := o.newCronAt(words, command, now)
+	cronAt, err := o.newCronAt(words, command, now)
 	if err != nil {
 		return err
 	}
 	if err := o.run.create(cmd.Context(), o.output, cronAt); err != nil {
 		return err
 	}
-	o.sayStillRuns(from)
 	for _, note := range cronexpr.Surprises(cronAt.Spec.Schedule) {
 		o.say("%s", note)
 	}
 	if err := o.announceNext(o.output, cronAt, now); err != nil {
 		return err
-	}
-	if next, err := nextOf(cronAt, now); err == nil {
-		o.announceFreeze(o.output, cronAt, next)
 	}
 	return o.warn(cmd.Context(), o.output, cronAt)
 }
@@ -142,32 +138,32 @@ func (o *every) errNoSchedule() error {
 	return usageError("there is no schedule, and only a CronJob or a CronAt has one: write it, as in %s", o.kubectl("at every @daily --from %s", quote(cmp.Or(o.pod.from, "job/NAME"))))
 }
 
-// newCronAt returns the CronAt for the flags, and from what it is copied.
-func (o *every) newCronAt(words, command []string, now time.Time) (*v1alpha1.CronAt, source, error) {
-	metadata, from, err := o.describe(command)
+// newCronAt returns the CronAt for the flags.
+func (o *every) newCronAt(words, command []string, now time.Time) (*v1alpha1.CronAt, error) {
+	from, err := o.describe(command)
 	if err != nil {
-		return nil, from, err
+		return nil, err
 	}
-	cronAt := &v1alpha1.CronAt{ObjectMeta: metadata, Spec: from.spec}
+	cronAt := &v1alpha1.CronAt{ObjectMeta: from.metadata, Spec: from.spec}
 	if from.kind == "CronJob" && o.name == "" {
 		cronAt.Name = cmp.Or(from.name, cronAt.Name)
 	}
 	cronAt.Spec.Schedule = cmp.Or(strings.Join(strings.Fields(strings.Join(words, " ")), " "), cronAt.Spec.Schedule)
 	if cronAt.Spec.Schedule == "" {
-		return nil, from, o.errNoSchedule()
+		return nil, o.errNoSchedule()
 	}
 	if err := o.setZone(&cronAt.Spec, len(words) > 0, from.kind); err != nil {
-		return nil, from, err
+		return nil, err
 	}
 	if _, err := nextOf(cronAt, now); err != nil {
 		if len(words) > 1 {
 			err = usageError("%w. Write the schedule in quotes, so that the shell keeps it as it is", err)
 		}
-		return nil, from, err
+		return nil, err
 	}
 	template := &cronAt.Spec.AtTemplate.Metadata
-	if len(metadata.Labels) > 0 {
-		template.Labels = labels.Merge(template.Labels, metadata.Labels)
+	if len(cronAt.Labels) > 0 {
+		template.Labels = labels.Merge(template.Labels, cronAt.Labels)
 	}
 	if o.changed("suspend") {
 		cronAt.Spec.Suspend = &o.suspend
@@ -185,7 +181,11 @@ func (o *every) newCronAt(words, command []string, now time.Time) (*v1alpha1.Cro
 	if o.changed("failed-history") {
 		cronAt.Spec.FailedAtsHistoryLimit = &o.failedHistory
 	}
-	return cronAt, from, nil
+	if from.kind == "CronJob" && from.name != "" && !ptr.Deref(from.spec.Suspend, false) {
+		name := "cronjob/" + from.name
+		o.say("%s still runs, if the cluster has it: suspend it with %s", name, o.kubectl(`patch %s -p '{"spec":{"suspend":true}}'`, name))
+	}
+	return cronAt, nil
 }
 
 // setZone sets the time zone: that of --tz, or of what is copied, or that of a given SCHEDULE.
@@ -204,15 +204,6 @@ func (o *every) setZone(spec *v1alpha1.CronAtSpec, isGiven bool, copied string) 
 	return nil
 }
 
-// sayStillRuns says that a copied CronJob has not changed.
-func (o *every) sayStillRuns(from source) {
-	if from.kind != "CronJob" || from.name == "" || ptr.Deref(from.spec.Suspend, false) {
-		return
-	}
-	name := "cronjob/" + from.name
-	o.say("%s still runs, if the cluster has it: suspend it with %s", name, o.kubectl(`patch %s -p '{"spec":{"suspend":true}}'`, name))
-}
-
 // nextOf returns when a new CronAt is first due, ignoring suspension. It also validates
 // the schedule.
 func nextOf(cronAt *v1alpha1.CronAt, now time.Time) (time.Time, error) {
@@ -226,7 +217,7 @@ func nextOf(cronAt *v1alpha1.CronAt, now time.Time) (time.Time, error) {
 	return times[0], nil
 }
 
-// announceNext prints when a CronAt that has been written is next due.
+// announceNext prints when a CronAt that has been written is next due, and which Freeze it then skips.
 func (c *cli) announceNext(output *output, cronAt *v1alpha1.CronAt, now time.Time) error {
 	if ptr.Deref(cronAt.Spec.Suspend, false) {
 		c.say("suspended: nothing starts until %s", c.kubectl("at resume %s", ref(cronAt)))
@@ -244,5 +235,6 @@ func (c *cli) announceNext(output *output, cronAt *v1alpha1.CronAt, now time.Tim
 		return err
 	}
 	c.announce(output.runs()+" next", next, now, spread)
+	c.announceFreeze(output, cronAt, next)
 	return nil
 }

@@ -29,6 +29,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/cli-runtime/pkg/resource"
 
 	"programming-kubernetes.info/cnat-controller/cmd/kubectl-at/timespec"
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -149,9 +150,6 @@ func (f *freezing) run(ctx context.Context) error {
 		// In the namespace of the controller, it would otherwise hold everywhere.
 		object.Spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: object.Namespace}}
 	}
-	if _, err := freeze.New(object); err != nil {
-		return usageError("%w", err)
-	}
 	if err := f.create(ctx, f.output, object); err != nil {
 		return err
 	}
@@ -230,28 +228,18 @@ func (c *cli) unfreezeCommand() *cobra.Command {
 starts, unless another Freeze holds. Times that a CronAt has skipped do not run.`,
 		Example: `  kubectl at unfreeze freeze-x2b4f
   kubectl at unfreeze christmas -A`,
-		Args: cobra.MinimumNArgs(1),
 	}
-	output := addOutput(cmd, "deleted")
-	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", false, "Those in the namespace of the controller, which is "+controllerNamespace+" if you cannot see it, or in that of -n")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := output.validate(); err != nil {
-			return err
-		}
-		if err := c.connect(); err != nil {
-			return err
+	c.forEach(cmd, "deleted", func(arg string) (*resource.Info, error) {
+		err := c.connect()
+		if err != nil {
+			return nil, err
 		}
 		if all && !c.flags.Changed("namespace") {
 			c.namespace = c.findController()
 		}
-		return each(c, args, func(arg string) error {
-			infos, err := c.find().ResourceNames("freezes", arg).Do().Infos()
-			if err != nil {
-				return err
-			}
-			return c.remove(output, infos[0])
-		})
-	}
+		return c.one("freezes", arg)
+	}, c.remove)
+	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", false, "Those in the namespace of the controller, which is "+controllerNamespace+" if you cannot see it, or in that of -n")
 	return cmd
 }
 

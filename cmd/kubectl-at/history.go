@@ -99,25 +99,18 @@ func runOfAt(at *v1alpha1.At) pastRun {
 }
 
 func runOfJob(job *batchv1.Job) pastRun {
-	ended, end := job.Status.CompletionTime, endOfJob(job)
-	if ended == nil && end != nil {
-		ended = &end.LastTransitionTime
+	ended := job.Status.CompletionTime
+	i := slices.IndexFunc(job.Status.Conditions, func(c batchv1.JobCondition) bool {
+		return c.Status == corev1.ConditionTrue && (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed)
+	})
+	if ended == nil && i >= 0 {
+		ended = &job.Status.Conditions[i].LastTransitionTime
 	}
 	r := newRun(newEntry(job, time.Time{}, commandOfPod(&job.Spec.Template)), job.Status.StartTime, ended)
 	r.Reason = "Running"
-	if end != nil {
+	if i >= 0 {
+		end := job.Status.Conditions[i]
 		r.Failed, r.Reason, r.Message = end.Type == batchv1.JobFailed, cmp.Or(end.Reason, string(end.Type)), end.Message
 	}
 	return r
-}
-
-// endOfJob returns the condition that says how a Job has ended, or nil.
-func endOfJob(job *batchv1.Job) *batchv1.JobCondition {
-	for i := range job.Status.Conditions {
-		condition := &job.Status.Conditions[i]
-		if condition.Status == corev1.ConditionTrue && (condition.Type == batchv1.JobComplete || condition.Type == batchv1.JobFailed) {
-			return condition
-		}
-	}
-	return nil
 }

@@ -19,14 +19,12 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -46,13 +44,13 @@ const maxCommand = 40
 // listing has the flags of a command that prints tables, or objects for programs.
 type listing struct {
 	flags    *genericclioptions.PrintFlags
-	formats  map[string]printers.ResourcePrinter // more values of -o
+	formats  []string // more values of -o
 	table    printers.PrintOptions
 	selector string
 }
 
-func addListing(cmd *cobra.Command, flags *genericclioptions.PrintFlags) *listing {
-	l := &listing{flags: flags}
+func addListing(cmd *cobra.Command, flags *genericclioptions.PrintFlags, formats ...string) *listing {
+	l := &listing{flags: flags, formats: formats}
 	l.flags.AddFlags(cmd)
 	cmd.Flags().BoolVarP(&l.table.WithNamespace, "all-namespaces", "A", false, "Of all namespaces")
 	cmd.Flags().StringVarP(&l.selector, "selector", "l", "", "Only objects with these labels, such as app=shop")
@@ -60,18 +58,18 @@ func addListing(cmd *cobra.Command, flags *genericclioptions.PrintFlags) *listin
 	return l
 }
 
-// begin validates the flags, and connects. It returns the printer for -o, or nil for a table.
+// begin validates the flags, and connects. It returns the printer for -o, or nil for one of the formats or a table.
 func (l *listing) begin(c *cli) (printers.ResourcePrinter, error) {
 	if _, err := labels.Parse(l.selector); err != nil {
 		return nil, usageError("--selector is %q: %w", l.selector, err)
 	}
 	format := *l.flags.OutputFormat
 	l.table.Wide = format == "wide"
-	printer := l.formats[format]
-	if printer == nil && format != "" && !l.table.Wide {
+	var printer printers.ResourcePrinter
+	if format != "" && !slices.Contains(l.formats, format) {
 		var err error
 		if printer, err = l.flags.ToPrinter(); err != nil {
-			return nil, usageError("%w, or %s. Other formats: %s", err, strings.Join(append(slices.Collect(maps.Keys(l.formats)), "wide"), ", "), c.kubectl("get at -o FORMAT"))
+			return nil, usageError("%w, or %s. Other formats: %s", err, strings.Join(l.formats, ", "), c.kubectl("get at -o FORMAT"))
 		}
 	}
 	err := c.connect()
@@ -98,7 +96,7 @@ Ats, too, and the Ats of the nodes on which an At of --nodes runs.`,
 			return nil
 		},
 	}
-	l := addListing(cmd, genericclioptions.NewPrintFlags("").WithTypeSetter(kinds))
+	l := addListing(cmd, genericclioptions.NewPrintFlags("").WithTypeSetter(kinds), "wide")
 	cmd.Flag("output").Usage += " And wide."
 	cmd.Flags().BoolVar(&l.table.ShowLabels, "show-labels", false, "Print the labels in a further column")
 	cmd.Flags().BoolVar(&all, "all", false, "Also list finished Ats and the Ats of nodes")
@@ -160,7 +158,7 @@ func (c *cli) printTable(title string, ats []*v1alpha1.At, options printers.Prin
 	for _, at := range ats {
 		when, in := at.Spec.Schedule, ""
 		if instant, err := plan.Instant(&at.Spec); err == nil {
-			when, in = instant.In(c.local()).Format(shortTime), fromNow(instant, now)
+			when, in = c.shown(instant), fromNow(instant, now)
 		}
 		pod := ptr.Deref(at.Status.Pod, v1alpha1.AtPod{})
 		table.add(at, at.Name, when, in, string(at.Status.Phase), reasonOf(at, now),
@@ -251,13 +249,9 @@ func clip(text string, max int) string {
 	return string(runes[:max-1]) + "…"
 }
 
-// listCronAts returns the CronAts with these labels, sorted by their next time. It returns none if the cluster
-// does not have the CRD, or if the user is not allowed to list them.
+// listCronAts returns the CronAts with these labels that the user may list, sorted by their next time.
 func (c *cli) listCronAts(selector string) ([]*v1alpha1.CronAt, error) {
 	all, err := listIfAllowed[*v1alpha1.CronAt](c, "cronats", selector)
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	}
 	slices.SortStableFunc(all, func(a, b *v1alpha1.CronAt) int {
 		return ptr.Deref(a.Status.NextScheduleTime, metav1.Time{}).Compare(ptr.Deref(b.Status.NextScheduleTime, metav1.Time{}).Time)
 	})
@@ -270,7 +264,7 @@ func (c *cli) printCronAts(cronAts []*v1alpha1.CronAt, options printers.PrintOpt
 	for _, cronAt := range cronAts {
 		next := ""
 		if at := cronAt.Status.NextScheduleTime; at != nil {
-			next = at.In(c.local()).Format(shortTime)
+			next = c.shown(at.Time)
 		}
 		table.add(cronAt, ref(cronAt), cronAt.Spec.Schedule, zoneOf(cronAt), next, since(cronAt.Status.NextScheduleTime, now),
 			since(cronAt.Status.LastScheduleTime, now), fmt.Sprint(cronAt.Status.Active), reasonOf(cronAt, now),

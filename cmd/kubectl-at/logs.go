@@ -401,10 +401,7 @@ func (l *podLog) copy(ctx context.Context, options *corev1.PodLogOptions, skip i
 		return 0, err
 	}
 	defer func() { _ = stream.Close() }()
-	if _, err := io.CopyN(io.Discard, stream, skip); err != nil {
-		if errors.Is(err, io.EOF) {
-			err = nil
-		}
+	if _, err := io.CopyN(io.Discard, stream, skip); err != nil && !errors.Is(err, io.EOF) {
 		return 0, err
 	}
 	return io.Copy(l.out, stream)

@@ -123,19 +123,6 @@ func (c *cli) command() *cobra.Command {
 		c.suspendCommand(), c.resumeCommand(), c.moveCommand(), c.runNowCommand(), c.freezeCommand(), c.unfreezeCommand(), c.checkCommand(),
 		c.explainCommand(), c.completionScriptCommand(), c.versionCommand(),
 	)
-	for _, cmd := range root.Commands() {
-		if validate := cmd.Args; validate != nil {
-			cmd.Args = func(cmd *cobra.Command, args []string) error {
-				err := validate(cmd, args)
-				var withCode *coded
-				if err == nil || errors.As(err, &withCode) {
-					return err
-				}
-				// Cobra only says how many there must be.
-				return usageError("write %s: see %s --help", cmd.UseLine(), cmd.CommandPath())
-			}
-		}
-	}
 	c.addCompletions(root)
 	return root
 }
@@ -172,10 +159,14 @@ Flags of all commands:
 // execute runs the command and returns its exit code.
 func execute(ctx context.Context, root *cobra.Command, args []string) int {
 	root.SetArgs(args)
-	err := root.ExecuteContext(ctx)
-	var withCode *coded
-	if err != nil && ctx.Err() != nil && !errors.As(err, &withCode) {
-		err = &coded{exitInterrupted, fmt.Errorf("interrupted: %w", err)}
+	cmd, err := root.ExecuteContextC(ctx)
+	var known *coded
+	switch {
+	case err == nil || errors.As(err, &known):
+	case ctx.Err() != nil:
+		err = withCode(exitInterrupted, "interrupted: %w", err)
+	case cmd.ValidateArgs(cmd.Flags().Args()) != nil: // Cobra only says how many there must be.
+		err = usageError("write %s: see %s --help", cmd.UseLine(), cmd.CommandPath())
 	}
 	return report(root, err)
 }
@@ -185,10 +176,6 @@ var numberAsFlag = regexp.MustCompile(`unknown shorthand flag: '[0-9]'`)
 
 // flagError returns the error for a flag that cannot be parsed.
 func flagError(cmd *cobra.Command, err error) error {
-	var withCode *coded
-	if errors.As(err, &withCode) {
-		return err
-	}
 	hint := ""
 	switch {
 	case numberAsFlag.MatchString(err.Error()):

@@ -124,16 +124,22 @@ func (c *cli) get(arg string) (*resource.Info, error) {
 	if err := c.connect(); err != nil {
 		return nil, err
 	}
-	infos, err := c.find().ResourceNames("ats", arg).Do().Infos()
-	if err == nil {
-		return infos[0], nil
-	}
+	info, err := c.one("ats", arg)
 	if apierrors.IsNotFound(err) && !strings.Contains(arg, "/") {
 		if _, err := c.get(cronAtPrefix + arg); err == nil {
 			return nil, fmt.Errorf("there is no At %q, but there is a CronAt: write %s%s", arg, cronAtPrefix, arg)
 		}
 	}
-	return nil, err
+	return info, err
+}
+
+// one reads the object with a name, which can also name its kind.
+func (c *cli) one(kind, arg string) (*resource.Info, error) {
+	infos, err := c.find().ResourceNames(kind, arg).Do().Infos()
+	if err != nil {
+		return nil, err
+	}
+	return infos[0], nil
 }
 
 // getAt reads the At that an argument names.
@@ -245,23 +251,15 @@ func (c *cli) edit(output *output, info *resource.Info, change func() error) err
 func (c *cli) write(output *output, info *resource.Info, change func() error) error {
 	helper := resource.NewHelper(info.Client, info.Mapping).DryRun(output.isServer()).WithFieldManager(fieldManager)
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
-		before, err := json.Marshal(info.Object)
-		if err != nil {
-			return err
-		}
+		before := info.Object.DeepCopyObject().(object)
+		before.SetResourceVersion("") // The patch then contains it, as a precondition.
 		if err := change(); err != nil || output.isClient() {
 			return err
 		}
-		after, err := json.Marshal(info.Object)
-		if err != nil {
-			return err
-		}
-		// The version, which the patch then contains, is the precondition.
-		if before, err = jsonpatch.MergePatch(before, []byte(`{"metadata":{"resourceVersion":null}}`)); err != nil {
-			return err
-		}
-		patch, err := jsonpatch.CreateMergePatch(before, after)
-		if err != nil {
+		was, wasErr := json.Marshal(before)
+		is, isErr := json.Marshal(info.Object)
+		patch, err := jsonpatch.CreateMergePatch(was, is)
+		if err = cmp.Or(wasErr, isErr, err); err != nil {
 			return err
 		}
 		patched, err := helper.Patch(info.Namespace, info.Name, types.MergePatchType, patch, nil)

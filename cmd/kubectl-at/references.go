@@ -81,7 +81,7 @@ func (c *cli) missing(of object) (missing, notAllowed string) {
 	}
 	var absent, hidden []string
 	for _, r := range references(&plan.NewPod(at, plan.Defaults{Image: defaultImage}).Spec) {
-		_, err := c.find().ResourceNames("", strings.ToLower(r.kind)+"/"+r.name).Do().Infos()
+		_, err := c.one(r.kind, r.name)
 		switch {
 		case answer.IsNotFound(err, r.name):
 			absent = append(absent, r.kind+" "+r.name)

@@ -25,6 +25,7 @@ import (
 	"os"
 	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -32,7 +33,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/utils/ptr"
@@ -55,6 +55,7 @@ type run struct {
 	startingDeadline seconds
 	ttl              seconds
 	restart          string
+	workload         *v1alpha1.AtRestart // after validate
 	pod              podFlags
 	nodes            nodeFlags
 	labels           string
@@ -105,20 +106,18 @@ func (r *run) validate(cmd *cobra.Command, command []string, w *wait) error {
 	return nil
 }
 
-// describe returns the metadata for the flags, and what is copied, with what the flags change.
-func (r *run) describe(command []string) (metadata metav1.ObjectMeta, from source, err error) {
-	if r.restart != "" {
-		from.run().Restart, err = parseRestart(r.restart)
-	} else {
-		from, err = r.copied() // A file may choose the namespace.
+// describe returns what is copied, with what the flags change.
+func (r *run) describe(command []string) (from source, err error) {
+	if from.run().Restart = r.workload; r.workload == nil {
+		if from, err = r.copied(); err != nil { // A file may choose the namespace.
+			return from, err
+		}
 	}
-	if err != nil {
-		return metadata, from, err
-	}
+	metadata := &from.metadata
 	metadata.Name = r.name
 	namespace, isGiven, err := r.config.ToRawKubeConfigLoader().Namespace()
 	if err != nil {
-		return metadata, from, err
+		return from, err
 	}
 	if !r.output.isClient() || isGiven { // Like kubectl create. Otherwise the output fits any namespace.
 		metadata.Namespace = namespace
@@ -138,19 +137,19 @@ func (r *run) describe(command []string) (metadata metav1.ObjectMeta, from sourc
 	}
 	what, err := r.applyCommand(&from, command)
 	if err != nil {
-		return metadata, from, err
+		return from, err
 	}
 	if metadata.Name == "" {
 		what = cmp.Or(from.name, what)
-		if r.restart != "" {
-			what = "restart-" + spec.Restart.Name
+		if r.workload != nil {
+			what = "restart-" + r.workload.Name
 		}
 		metadata.Name = generateName(what)
 	}
 	for _, note := range from.notes {
 		r.say("%s", note)
 	}
-	return metadata, from, nil
+	return from, nil
 }
 
 // applyCommand sets what runs, and returns it as a command line, or "" if it is what is copied.
@@ -246,30 +245,24 @@ func isTerminal(stream any) bool {
 	return ok && term.IsTerminal(int(file.Fd()))
 }
 
-// parseRestart returns the workload of --restart.
-func parseRestart(text string) (*v1alpha1.AtRestart, error) {
-	kind, name := reference(text)
-	switch restart := v1alpha1.RestartKind(kind); restart {
-	case v1alpha1.RestartDeployment, v1alpha1.RestartStatefulSet, v1alpha1.RestartDaemonSet:
-		return &v1alpha1.AtRestart{Kind: restart, Name: name}, nil
-	}
-	return nil, usageError("--restart is %q: write deployment/NAME, statefulset/NAME or daemonset/NAME", text)
-}
-
 // validateRestart rejects a command, and its output, together with --restart.
 func (r *run) validateRestart(cmd *cobra.Command, w *wait) error {
-	if !r.changed("restart") {
-		return nil
-	}
-	if cmd.ArgsLenAtDash() >= 0 {
+	kind, name := reference(r.restart)
+	r.workload = &v1alpha1.AtRestart{Kind: v1alpha1.RestartKind(kind), Name: name}
+	switch {
+	case !r.changed("restart"):
+		r.workload = nil
+	case cmd.ArgsLenAtDash() >= 0:
 		return usageError("--restart does not run a command: remove what follows --")
-	}
-	if w.logs {
+	case w.logs:
 		return errLogsOfRestart
+	case !slices.Contains(restartable, r.workload.Kind):
+		return usageError("--restart is %q: write deployment/NAME, statefulset/NAME or daemonset/NAME", r.restart)
 	}
-	_, err := parseRestart(r.restart)
-	return err
+	return nil
 }
+
+var restartable = []v1alpha1.RestartKind{v1alpha1.RestartDeployment, v1alpha1.RestartStatefulSet, v1alpha1.RestartDaemonSet}
 
 // errLogsOfRestart says what to use instead of --logs.
 var errLogsOfRestart = usageError("--logs prints the output of a command, but a restart has none: use --wait")

@@ -29,7 +29,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/cli-runtime/pkg/printers"
 	"k8s.io/utils/ptr"
@@ -83,9 +82,9 @@ func (c *cli) show(ctx context.Context, at *v1alpha1.At) error {
 	}
 	err := cmp.Or(c.printNodes(at), c.attempts(at, pods, now))
 	if isWaiting {
-		err = cmp.Or(err, c.events(ctx, "Warnings of its Pod", at.Namespace, at.Status.Pod.UID, now, fields.OneTermEqualSelector("type", corev1.EventTypeWarning)))
+		err = cmp.Or(err, c.events(ctx, "Warnings of its Pod", at.Namespace, at.Status.Pod.UID, now, ",type=Warning"))
 	}
-	return cmp.Or(err, c.events(ctx, "Events", at.Namespace, at.UID, now))
+	return cmp.Or(err, c.events(ctx, "Events", at.Namespace, at.UID, now, ""))
 }
 
 // field is a line of a page. Without a label, it continues the previous line.
@@ -205,8 +204,6 @@ func (c *cli) whyOf(at *v1alpha1.At, progress string, now time.Time) string {
 		return at.Status.Message
 	case hint != "" && at.Status.Phase != v1alpha1.PhaseRunning:
 		return hint
-	case at.Status.Reason != "":
-		return ""
 	case at.Status.Phase == v1alpha1.PhaseRunning:
 		return progress
 	case instantOf(at).After(now):
@@ -267,10 +264,9 @@ func (c *cli) attempts(at *v1alpha1.At, pods []*corev1.Pod, now time.Time) error
 	return table.print(c, "Attempts", printers.PrintOptions{})
 }
 
-// events prints the events of the object with a UID.
-func (c *cli) events(ctx context.Context, title, namespace string, uid types.UID, now time.Time, selectors ...fields.Selector) error {
-	selectors = append(selectors, fields.OneTermEqualSelector("involvedObject.uid", string(uid)))
-	list, err := c.kube.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: fields.AndSelectors(selectors...).String()})
+// events prints the events of the object with a UID that a further field selector selects.
+func (c *cli) events(ctx context.Context, title, namespace string, uid types.UID, now time.Time, more string) error {
+	list, err := c.kube.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(uid) + more})
 	if err != nil {
 		c.say("Cannot list events: %v", err)
 		return nil
@@ -301,7 +297,7 @@ func (c *cli) showCronAt(ctx context.Context, cronAt *v1alpha1.CronAt) error {
 	ats = slices.DeleteFunc(ats, func(at *v1alpha1.At) bool {
 		return !slices.ContainsFunc(at.OwnerReferences, func(owner metav1.OwnerReference) bool { return owner.UID == cronAt.UID })
 	})
-	return cmp.Or(c.printTable("Ats", ats, printers.PrintOptions{Wide: true}), c.events(ctx, "Events", cronAt.Namespace, cronAt.UID, now))
+	return cmp.Or(c.printTable("Ats", ats, printers.PrintOptions{Wide: true}), c.events(ctx, "Events", cronAt.Namespace, cronAt.UID, now, ""))
 }
 
 // policyOf describes the other settings of a CronAt.

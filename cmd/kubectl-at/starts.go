@@ -158,12 +158,11 @@ func startsOfCronAt(cronAt *v1alpha1.CronAt, took time.Duration, now, until time
 			all[i].State, all[i].Message = startMayOverlap, "the last run took "+short(took)
 		}
 	}
-	if len(all) == 0 {
-		return nil
-	}
-	all[0].setState(now)
-	if all[0].State == startSuspended {
-		return all[:1]
+	if len(all) > 0 {
+		all[0].setState(now)
+		if all[0].State == startSuspended {
+			return all[:1]
+		}
 	}
 	return all
 }
@@ -171,9 +170,6 @@ func startsOfCronAt(cronAt *v1alpha1.CronAt, took time.Duration, now, until time
 // startsOfCronJob returns the times of a CronJob. One without a time zone has that of the
 // controller-manager, which is UTC almost everywhere.
 func startsOfCronJob(cronJob *batchv1.CronJob, now, until time.Time) []start {
-	if cronJob.DeletionTimestamp != nil {
-		return nil
-	}
 	same := &v1alpha1.CronAt{Spec: v1alpha1.CronAtSpec{Schedule: cronJob.Spec.Schedule, TimeZone: cronJob.Spec.TimeZone}}
 	same.CreationTimestamp = cronJob.CreationTimestamp
 	all := occurrences(newEntry(cronJob, now, commandOfPod(&cronJob.Spec.JobTemplate.Spec.Template)), same, now, until)

@@ -110,7 +110,13 @@ func (r *run) copied() (from source, err error) {
 	var object runtime.Object
 	switch {
 	case f.from != "":
-		object, err = r.readObject()
+		if err = r.connect(); err != nil {
+			return from, err
+		}
+		var info *resource.Info
+		if info, err = r.one("", f.from); err == nil {
+			object = info.Object
+		}
 	case f.file != "":
 		object, err = r.readFile()
 	}
@@ -194,18 +200,6 @@ func (r *run) chooseContainer(from *source) error {
 		from.notes = append(from.notes, fmt.Sprintf("Of the containers %s, %s is the one that runs a COMMAND, and whose exit code counts. --container chooses another.", strings.Join(names, ", "), names[i]))
 	}
 	return nil
-}
-
-// readObject returns the object of --from.
-func (r *run) readObject() (runtime.Object, error) {
-	if err := r.connect(); err != nil {
-		return nil, err
-	}
-	infos, err := r.find().ResourceNames("", r.pod.from).Do().Infos()
-	if err != nil {
-		return nil, err
-	}
-	return infos[0].Object, nil
 }
 
 // readFile returns the object in the file of -f.

@@ -21,7 +21,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"strings"
 	"time"
 
@@ -31,6 +30,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
@@ -96,7 +96,7 @@ func (w *wait) validate(output *output) error {
 // follow watches a run to its end and returns the outcome as an error.
 func (c *cli) follow(ctx context.Context, at *v1alpha1.At, w *wait) error {
 	untilOvertime := func(at *v1alpha1.At) time.Duration {
-		return max(0, min(instantOf(at).Sub(c.now()), math.MaxInt64-overtime)) + overtime
+		return max(0, instantOf(at).Sub(c.now())) + overtime
 	}
 	limit, cause := untilOvertime(at), errOvertime
 	if w.timeout.value != nil {
@@ -233,9 +233,7 @@ func isUnattended(of object, now time.Time) bool {
 	case *v1alpha1.At:
 		_, overdue = plan.StateOf(of, nil, now)
 	case *v1alpha1.CronAt:
-		if next := of.Status.NextScheduleTime; next != nil {
-			overdue = now.Sub(next.Time)
-		} else if of.Status.ObservedSchedule == nil {
+		if overdue = cronplan.Overdue(of, now); of.Status.ObservedSchedule == nil {
 			overdue = now.Sub(of.CreationTimestamp.Time)
 		}
 	}

@@ -91,6 +91,9 @@ func (c *cli) local() *time.Location {
 	return time.UTC
 }
 
+// shown returns a time for a table.
+func (c *cli) shown(t time.Time) string { return t.In(c.local()).Format(shortTime) }
+
 // zoneName returns the name of that zone, which a CronAt stores.
 func (c *cli) zoneName() (string, error) {
 	zone, err := c.zone()
