@@ -179,6 +179,7 @@ func pending(freezes int) func(b *bench) {
 // idle starts the controller, and reports what it costs while nothing is due, and how late an At is then.
 func (b *bench) idle(namespaces []string) {
 	last := slices.Max(namespaces)
+	b.sleep(plan.Grace) // A controller that starts checks in advance only what is newer.
 	must(createAt(b, last, marker, time.Now()))
 	pods := b.seePods(last)
 	b.start()
