@@ -135,7 +135,6 @@ const (
 func TestKubectlAt(t *testing.T) {
 	t.Parallel()
 	k := at{namespace: newNamespace(t)}
-	startController(t, k.namespace)
 	for name, tc := range map[string]struct {
 		args  []string
 		stdin string
@@ -176,7 +175,6 @@ func TestKubectlAt(t *testing.T) {
 func TestKubectlAtInterrupted(t *testing.T) {
 	t.Parallel()
 	k := at{namespace: newNamespace(t)}
-	startController(t, k.namespace)
 	cmd := k.command(t, "now", "--name=at", "--logs", "--", "echo begun; until test -e /tmp/over; do sleep 0.1; done; echo over")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

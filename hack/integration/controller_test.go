@@ -124,7 +124,7 @@ func TestSchedule(t *testing.T) {
 	}
 }
 
-// TestDeletion deletes an At whose Pod has not ended, in all ways: nothing is left behind. TestNamespaced
+// TestDeletion deletes an At whose Pod has not ended, in all ways: nothing is left behind. TestInCluster
 // deletes the namespace of a command that runs.
 func TestDeletion(t *testing.T) {
 	t.Parallel()

@@ -45,7 +45,6 @@ func TestCommands(t *testing.T) {
 	// The strictest level must admit Pods of the default image.
 	namespace := newNamespace(t)
 	kubectl(t, "", "label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
-	startController(t, namespace)
 	for name, tc := range map[string]struct {
 		command string
 		// expectations
@@ -119,7 +118,6 @@ func TestEvicted(t *testing.T) {
 		t.Run(reason, func(t *testing.T) {
 			t.Parallel()
 			namespace := newNamespace(t)
-			startController(t, namespace)
 			at := createAt(t, newAt(namespace, "at", time.Now(), "trap 'echo stopped; exit 5' TERM; echo ready; sleep 3600 & wait"))
 			waitReady(t, namespace)
 			stop(t, namespace)
@@ -137,7 +135,6 @@ func TestEvicted(t *testing.T) {
 func TestPodEnds(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
-	startController(t, namespace)
 	// command is a container that runs a command.
 	command := func(name, command string, more ...string) string {
 		return fmt.Sprintf("{name: %s, image: busybox:1.37.0, command: [sh, -c, %q], %s}", name, command, strings.Join(more, ", "))
@@ -211,7 +208,6 @@ func TestPodEnds(t *testing.T) {
 func TestRefusedByNode(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
-	startController(t, namespace)
 	node := kubectl(t, "", "get", "nodes", "-o", "jsonpath={.items[0].metadata.name}")
 	at := newAt(namespace, "at", time.Now(), "echo YAY")
 	at.Spec.BackoffLimit = ptr.To[int32](2) // for Pods that a very busy node refuses too late
@@ -264,7 +260,6 @@ func TestExamples(t *testing.T) {
 			t.Parallel()
 			namespace := newNamespace(t)
 			allowNodeAccess(t, namespace)
-			startController(t, namespace)
 			// The API server must also accept it unchanged.
 			kubectl(t, "", "apply", "--dry-run=server", "-n", namespace, "-f", path)
 			content, err := os.ReadFile(path)

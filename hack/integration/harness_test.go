@@ -87,6 +87,9 @@ var (
 	// installs means that the test of this process installs cnat itself.
 	installs bool
 
+	// shared is a controller for all namespaces, if TestMain starts one before all tests.
+	shared = &controller{}
+
 	// packages are those of the programs that TestMain builds into the folder of binary.
 	packages = []string{root}
 
@@ -440,6 +443,11 @@ func newNamespace(t *testing.T) string {
 	if !ownCluster { // which will be gone
 		// This comes last, when the controllers have ended.
 		t.Cleanup(func() {
+			for line := range strings.Lines(shared.output()) {
+				if t.Failed() && strings.Contains(line, ns.Name) {
+					t.Log(line)
+				}
+			}
 			// The API server deletes many Pods one by one, which may take more than the minute that a
 			// request may take.
 			err := poll(context.Background(), fmt.Sprintf("%s: namespace %s to be deleted", t.Name(), ns.Name), func(ctx context.Context) (bool, error) {
@@ -520,20 +528,10 @@ func startController(t *testing.T, namespace string, args ...string) *controller
 // startWithEnv is startController with more environment variables.
 func startWithEnv(t *testing.T, env []string, namespace string, args ...string) *controller {
 	t.Helper()
-	c := &controller{exited: make(chan error, 1)}
-	c.cmd = exec.Command(binary, append([]string{
-		"-v=4", "-namespace=" + namespace, "-metrics-bind-address=127.0.0.1:0", "-health-probe-bind-address=127.0.0.1:0", // Many controllers share this machine's ports.
-	}, args...)...)
-	c.cmd.Env = slices.Concat(os.Environ(), []string{"KUBECONFIG=" + controllerConfig}, env)
-	c.cmd.Stdout, c.cmd.Stderr = c, c
-	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := c.cmd.Start(); err != nil {
+	c, err := launch(env, namespace, args...)
+	if err != nil {
 		t.Fatal(err)
 	}
-	go func() { c.exited <- c.cmd.Wait() }()
-	eventually(t, "the controller's first line, before which a signal just ends it", func(context.Context) (bool, error) {
-		return c.output() != "", nil
-	})
 	t.Cleanup(func() {
 		if err := c.stop(syscall.SIGTERM); err != nil {
 			t.Errorf("the controller exited with an error: %v", err)
@@ -543,6 +541,24 @@ func startWithEnv(t *testing.T, env []string, namespace string, args ...string) 
 		}
 	})
 	return c
+}
+
+// launch starts a controller. It waits for its first line: before that, a signal just ends it.
+func launch(env []string, namespace string, args ...string) (*controller, error) {
+	c := &controller{exited: make(chan error, 1)}
+	c.cmd = exec.Command(binary, append([]string{
+		"-v=4", "-namespace=" + namespace, "-metrics-bind-address=127.0.0.1:0", "-health-probe-bind-address=127.0.0.1:0", // Many controllers share this machine's ports.
+	}, args...)...)
+	c.cmd.Env = slices.Concat(os.Environ(), []string{"KUBECONFIG=" + controllerConfig}, env)
+	c.cmd.Stdout, c.cmd.Stderr = c, c
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := c.cmd.Start(); err != nil {
+		return nil, err
+	}
+	go func() { c.exited <- c.cmd.Wait() }()
+	return c, poll(context.Background(), "the controller's first line", func(context.Context) (bool, error) {
+		return c.output() != "", nil
+	})
 }
 
 func (c *controller) Write(p []byte) (int, error) {

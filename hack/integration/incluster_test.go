@@ -25,6 +25,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -40,20 +41,23 @@ const (
 	systemNamespace = "cnat-system"
 )
 
-// The tests run with the policies. Those with a cluster of their own install something themselves.
+// The tests run with the policies, and with one controller for all. Those with a cluster of their own install that themselves.
 func init() {
 	installs = ownCluster
-	beforeAll = func(string) error {
+	beforeAll = func(string) (err error) {
 		if out, err := runKubectl(context.Background(), "", "apply", "-f", policies); err != nil {
 			return fmt.Errorf("apply the policies: %w\n%s", err, out)
 		}
-		return nil
+		shared, err = launch(nil, metav1.NamespaceAll, "-restart-annotations", "-rehearsals=100", "-rehearsals-per-namespace=100")
+		return err
 	}
+	afterAll = func() error { return shared.stop(syscall.SIGTERM) }
 }
 
 // TestInCluster installs the controller with its manifests in a namespace that enforces
 // the level restricted, has it run Ats as its service account while the leader is
-// removed, and deletes its namespace while Pods are running, have just ended, and are being created.
+// removed, and deletes its namespace while Pods are running, have just ended, and are being created. The
+// same with the variant for one namespace.
 func TestInCluster(t *testing.T) {
 	if !inOwnCluster(t, "--node") {
 		return
@@ -110,6 +114,7 @@ func TestInCluster(t *testing.T) {
 	kubectl(t, "", "delete", "namespace", systemNamespace)
 	// This would wait for ever for a Pod or an At that has kept its finalizer.
 	kubectl(t, "", "delete", "namespace", namespace)
+	tryNamespaced(t)
 	kubectl(t, "", "delete", "--ignore-not-found", "-f", restarts, "-f", deploy, "-f", policies, "-f", crd)
 	if err := nothingLeft(t.Context(), before); err != nil {
 		t.Error(err)
@@ -145,11 +150,10 @@ func logFailure(t *testing.T, namespace string) {
 	})
 }
 
-// TestNamespaced installs the variant that only works in one namespace, without permissions
+// tryNamespaced installs the variant that only works in one namespace, without permissions
 // elsewhere, at the level restricted. Then it deletes that namespace while a command runs.
-func TestNamespaced(t *testing.T) {
-	t.Parallel()
-	buildImage(t)
+func tryNamespaced(t *testing.T) {
+	t.Helper()
 	home, namespace, other := newNamespace(t), newNamespace(t), newNamespace(t)
 	for _, name := range []string{home, namespace} {
 		kubectl(t, "", "label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
@@ -182,7 +186,7 @@ func TestNamespaced(t *testing.T) {
 	kubectl(t, "", "delete", "pods", "-n", home, "--all")
 	waitOtherLeader(t, home, first)
 	kubectl(t, "", "delete", "--ignore-not-found", "-k", dir)
-	waitGone(t, home, "pods")
+	kubectl(t, "", "delete", "namespace", home, other)
 }
 
 // busy returns when a namespace has Pods and Ats with finalizers in every state.

@@ -136,7 +136,6 @@ func TestPodDoesNotStart(t *testing.T) {
 	for name, fault := range podFaults {
 		run(name, fault.prepare)
 	}
-	startController(t, namespace, "-rehearsals=100", "-rehearsals-per-namespace=100")
 	for name, fault := range podFaults {
 		if !strings.Contains(fault.container, "image:") {
 			fault.container += `, image: busybox:1.37.0, command: ["true"]`

@@ -34,9 +34,14 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat"
@@ -167,12 +172,10 @@ func testWholeCluster(t *testing.T, page string, commands []string) {
 	wantLines(t, all.String(), blocks(t, page, "text"))
 }
 
-// TestDocs runs the commands of the other pages, each page in a namespace with a controller of its
-// own.
+// TestDocs runs the commands of the other pages, each page in a namespace of its own.
 func TestDocs(t *testing.T) {
 	t.Parallel()
 	// What some pages need.
-	args := map[string][]string{"docs/tasks/restarts.md": {"-restart-annotations"}}
 	prepare := map[string]func(t *testing.T, namespace string){
 		"docs/troubleshooting.md": func(t *testing.T, namespace string) {
 			t.Helper()
@@ -192,10 +195,6 @@ func TestDocs(t *testing.T) {
 			if _, err := cnatClient.CnatV1alpha1().CronAts(namespace).Create(t.Context(), cronAt, metav1.CreateOptions{}); err != nil {
 				t.Fatal(err)
 			}
-		},
-		"docs/tasks/every-node.md": func(t *testing.T, _ string) {
-			t.Helper()
-			startController(t, "node-access") // The page creates it.
 		},
 		"docs/tasks/team-access.md": func(t *testing.T, namespace string) {
 			t.Helper()
@@ -225,7 +224,6 @@ func TestDocs(t *testing.T) {
 		t.Run(strings.TrimSuffix(strings.TrimPrefix(page, "docs/"), ".md"), func(t *testing.T) {
 			t.Parallel()
 			namespace := newNamespace(t)
-			startController(t, namespace, args[page]...)
 			if prepare := prepare[page]; prepare != nil {
 				prepare(t, namespace)
 			}
@@ -263,13 +261,24 @@ func loadKubectl(t *testing.T, _ string) {
 func wantNothingLeft(t *testing.T, namespace string) {
 	t.Helper()
 	var left []string
-	err := poll(t.Context(), t.Name()+": what the page has made to be gone", func(context.Context) (bool, error) {
-		left = slices.DeleteFunc(strings.Fields(kubectl(t, "", "get", "-n", namespace, "-o", "name",
-			"ats,cronats,pods,deployments,replicasets,jobs,cronjobs,configmaps,secrets,serviceaccounts,roles,rolebindings,quota")),
-			func(object string) bool { // Each namespace has these.
-				return object == "configmap/kube-root-ca.crt" || object == "serviceaccount/default"
-			})
-		return len(left) == 0, nil
+	err := poll(t.Context(), t.Name()+": what the page has made to be gone", func(ctx context.Context) (bool, error) {
+		left = nil
+		for group, resources := range map[schema.GroupVersion]string{
+			v1alpha1.SchemeGroupVersion: "ats cronats freezes", corev1.SchemeGroupVersion: "pods configmaps secrets serviceaccounts resourcequotas",
+			appsv1.SchemeGroupVersion: "deployments replicasets", batchv1.SchemeGroupVersion: "jobs cronjobs", rbacv1.SchemeGroupVersion: "roles rolebindings",
+		} {
+			for resource := range strings.FieldsSeq(resources) {
+				list, err := dynamicClient.Resource(group.WithResource(resource)).Namespace(namespace).List(ctx, metav1.ListOptions{})
+				if err != nil {
+					return false, err
+				}
+				for i := range list.Items {
+					left = append(left, resource+"/"+list.Items[i].GetName())
+				}
+			}
+		}
+		// Each namespace has these.
+		return len(left) == 2 && slices.Contains(left, "configmaps/kube-root-ca.crt") && slices.Contains(left, "serviceaccounts/default"), nil
 	})
 	if err != nil {
 		t.Errorf("%v: %q are left", err, left)

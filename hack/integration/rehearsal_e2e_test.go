@@ -77,7 +77,7 @@ func TestRehearsal(t *testing.T) {
 	in := strings.NewReplacer("RAN", ran, "IMAGE", image)
 	ats := map[string]*v1alpha1.At{}
 	for name, tc := range table {
-		kubectl(t, fmt.Sprintf("{apiVersion: %s, kind: At, metadata: {name: %s}, spec: {schedule: %q, rehearse: true, %s}}",
+		kubectl(t, fmt.Sprintf("{apiVersion: %s, kind: At, metadata: {name: %s}, spec: {schedule: %q, %s}}",
 			v1alpha1.SchemeGroupVersion, dashes(name), time.Now().Add(time.Hour).UTC().Format(time.RFC3339), in.Replace(tc.spec)), "create", "-n", namespace, "-f", "-")
 		ats[name] = waitPhase(t, namespace, dashes(name), v1alpha1.PhasePending)
 	}
@@ -86,13 +86,15 @@ func TestRehearsal(t *testing.T) {
 		t.Fatal(err)
 	}
 	loadImage(t, image+"="+program)
+	stop := watchPods(t, namespace)
 	kubectl(t, fmt.Sprintf(`
 {apiVersion: %[1]s, kind: At, metadata: {name: soon}, spec: {schedule: %[2]q, command: "true", rehearse: true}}
 ---
 {apiVersion: %[1]s, kind: CronAt, metadata: {name: cronat}, spec: {schedule: 0 0 1 1 *, atTemplate: {spec: {command: "true", rehearse: true}}}}
 `, v1alpha1.SchemeGroupVersion, time.Now().Add(10*time.Second).UTC().Format(time.RFC3339)), "create", "-n", namespace, "-f", "-")
-	stop := watchPods(t, namespace)
-	startController(t, namespace, "-rehearsals-per-namespace=10")
+	for name := range table {
+		patchAt(t, namespace, dashes(name), `{"spec":{"rehearse":true}}`)
+	}
 
 	for name, tc := range table {
 		t.Run(name, func(t *testing.T) {

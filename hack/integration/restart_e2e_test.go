@@ -153,7 +153,6 @@ func TestRestartLosesNothing(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
 	leastAvailable := createWeb(t, namespace)
-	startController(t, namespace)
 	for _, name := range []string{"first", "second"} {
 		at := newRestart(namespace, v1alpha1.RestartDeployment)
 		at.Name = name
@@ -174,7 +173,6 @@ func TestRestartFails(t *testing.T) {
 	leastAvailable := createWeb(t, namespace)
 	kubectl(t, "", "patch", "-n", namespace, "configmap/web", "-p", `{"data":{"CONFIG":"bad"}}`)
 	kubectl(t, "", "patch", "-n", namespace, "deployment/web", "-p", `{"spec":{"progressDeadlineSeconds":10}}`)
-	startController(t, namespace)
 	createAt(t, newRestart(namespace, v1alpha1.RestartDeployment))
 	wantEnd(t, waitPhase(t, namespace, "at", v1alpha1.PhaseDone), v1alpha1.ConditionFailed, v1alpha1.ReasonRolloutFailed)
 	// A Pod that is new after the deadline counts as progress once more.
@@ -196,7 +194,6 @@ func TestRestartDaemonSet(t *testing.T) {
 		spec: {containers: [{name: web, image: busybox:1.37.0, command: [sh, -c, "trap exit TERM; sleep 3600 & wait"]}]}}}}`, "create", "-n", namespace, "-f", "-")
 	waitRollout(t, namespace, "daemonset/web")
 	before := kubectl(t, "", "get", "pods", "-n", namespace, "-o", "jsonpath={.items[0].metadata.name}")
-	startController(t, namespace)
 	createAt(t, newRestart(namespace, v1alpha1.RestartDaemonSet))
 	waitAt(t, namespace, "at", "to have started", func(at *v1alpha1.At) bool { return at.Status.StartTime != nil })
 	for !rolledOut.MatchString(wantVerdict(t, namespace, v1alpha1.RestartDaemonSet)) {
