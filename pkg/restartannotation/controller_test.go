@@ -102,11 +102,7 @@ func (w *world) roundTrip(request *http.Request) (*http.Response, error) {
 	w.lock.Unlock()
 	if fault != nil {
 		if err := fault(request); err != nil {
-			var refused apierrors.APIStatus
-			if errors.As(err, &refused) {
-				return fakeserver.Refuse(request, refused)
-			}
-			return nil, err
+			return fakeserver.Refuse(request, err)
 		}
 	}
 	response, err := w.server.RoundTrip(request)

@@ -133,7 +133,6 @@ func (c *Checker) checkStatus(a *at, next *v1alpha1.At) {
 	}
 	a.doneSince = c.now
 	c.Summary.Ends[after.Reason]++
-	seconds := func(n int64) time.Duration { return time.Duration(n) * time.Second }
 	due, _ := plan.Instant(&next.Spec)
 	switch reason := after.Reason; {
 	case reason == v1alpha1.ReasonCompleted && recorded != nil && !recorded.succeeded():
@@ -146,11 +145,11 @@ func (c *Checker) checkStatus(a *at, next *v1alpha1.At) {
 		c.violate(NotLost, next, "its Pod %s is recorded as lost, but has succeeded", recorded.Name)
 	case reason == v1alpha1.ReasonCompleted && after.Pod == nil && next.Spec.Nodes == nil && next.Spec.Restart == nil:
 		c.violate(True, next, "it is Completed, but had no Pod")
-	case reason == v1alpha1.ReasonStartingDeadlineExceeded && next.Spec.StartingDeadlineSeconds != nil && c.now.Before(due.Add(seconds(*next.Spec.StartingDeadlineSeconds))):
+	case reason == v1alpha1.ReasonStartingDeadlineExceeded && next.Spec.StartingDeadlineSeconds != nil && c.now.Before(due.Add(plan.Seconds(*next.Spec.StartingDeadlineSeconds))):
 		c.violate(True, next, "its starting deadline has not passed")
 	case reason == v1alpha1.ReasonStartingDeadlineExceeded && slices.ContainsFunc(a.pods, func(p *pod) bool { return p.started }):
 		c.violate(True, next, "it says that it has not started, but it has")
-	case reason == v1alpha1.ReasonDeadlineExceeded && next.Spec.ActiveDeadlineSeconds != nil && after.StartTime != nil && c.now.Before(after.StartTime.Add(seconds(*next.Spec.ActiveDeadlineSeconds))):
+	case reason == v1alpha1.ReasonDeadlineExceeded && next.Spec.ActiveDeadlineSeconds != nil && after.StartTime != nil && c.now.Before(after.StartTime.Add(plan.Seconds(*next.Spec.ActiveDeadlineSeconds))):
 		c.violate(True, next, "its deadline has not passed")
 	case after.Nodes != nil:
 		c.checkCounts(a, next)

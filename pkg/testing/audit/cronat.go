@@ -224,10 +224,8 @@ func (c *Checker) settleCronAt(known *cronAt, before time.Time) {
 	if known.gone {
 		return
 	}
-	if deleted := known.DeletionTimestamp; deleted != nil {
-		if deleted.Time.Before(before) {
-			c.violate(NotLost, known.CronAt, "it is deleted, but stays, with finalizers %v", known.Finalizers)
-		}
+	if known.DeletionTimestamp != nil {
+		c.settleDeleted(known.CronAt, before)
 		return
 	}
 	last := known.terms[len(known.terms)-1]

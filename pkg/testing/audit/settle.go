@@ -22,6 +22,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -51,9 +52,7 @@ func (c *Checker) settleAt(a *at, before time.Time) {
 	case a.gone:
 		return
 	case a.DeletionTimestamp != nil:
-		if a.DeletionTimestamp.Time.Before(before) {
-			c.violate(NotLost, a.At, "it is deleted, but stays, with finalizers %v", a.Finalizers)
-		}
+		c.settleDeleted(a.At, before)
 		return
 	case a.Status.Phase == v1alpha1.PhaseDone:
 		c.settleDone(a, before)
@@ -80,6 +79,13 @@ func (c *Checker) settleAt(a *at, before time.Time) {
 		c.violate(Reported, a.At, "it has not started, and does not say why: it was due at %s", last.due.UTC().Format(time.RFC3339))
 	default:
 		c.settleBlocked(a)
+	}
+}
+
+// settleDeleted checks an object that is deleted.
+func (c *Checker) settleDeleted(object metav1.Object, before time.Time) {
+	if object.GetDeletionTimestamp().Time.Before(before) {
+		c.violate(NotLost, object, "it is deleted, but stays, with finalizers %v", object.GetFinalizers())
 	}
 }
 

@@ -178,9 +178,6 @@ func (s *Server) roundTrip(request *http.Request, restores bool) (*http.Response
 	if s.away {
 		return nil, fmt.Errorf("dial: %w", syscall.ECONNREFUSED)
 	}
-	if found := discover(request.URL.Path); found != nil {
-		return answer(request, http.StatusOK, found)
-	}
 	r := requestOf(request)
 	r.restores = restores
 	if request.URL.Query().Get("watch") != "" {
@@ -193,13 +190,9 @@ func (s *Server) roundTrip(request *http.Request, restores bool) (*http.Response
 		}
 		r.body = body
 	}
-	object, err := s.serve(r)
-	var refused apierrors.APIStatus
-	switch {
-	case errors.As(err, &refused):
-		return Refuse(request, refused)
+	switch object, err := s.serve(r); {
 	case err != nil:
-		return nil, err
+		return Refuse(request, err)
 	case request.Method == http.MethodPost:
 		return answer(request, http.StatusCreated, object)
 	default:
@@ -207,9 +200,13 @@ func (s *Server) roundTrip(request *http.Request, restores bool) (*http.Response
 	}
 }
 
-// Refuse answers a request with an error.
-func Refuse(request *http.Request, err apierrors.APIStatus) (*http.Response, error) {
-	status := err.Status()
+// Refuse answers a request with an error of the API server. Any other one breaks the connection.
+func Refuse(request *http.Request, err error) (*http.Response, error) {
+	var refused apierrors.APIStatus
+	if !errors.As(err, &refused) {
+		return nil, err
+	}
+	status := refused.Status()
 	status.Kind, status.APIVersion = "Status", "v1"
 	return answer(request, int(status.Code), status)
 }
@@ -229,29 +226,6 @@ func answer(request *http.Request, code int, object any) (*http.Response, error)
 
 func newResponse(request *http.Request, code int, body io.ReadCloser) *http.Response {
 	return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}}, Request: request, Body: body}
-}
-
-// discover returns the groups or the resources of the API server, if the path is theirs.
-func discover(path string) any {
-	parts := strings.Split(strings.Trim(path, "/"), "/")
-	switch {
-	case parts[0] != "apis" || len(parts) > 3:
-		return nil
-	case len(parts) < 3:
-		groups := &metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}}
-		for resource := range kinds {
-			groups.Groups = append(groups.Groups, metav1.APIGroup{Name: resource.Group})
-		}
-		return groups
-	}
-	version := schema.GroupVersion{Group: parts[1], Version: parts[2]}
-	resources := &metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: version.String()}
-	for resource, kind := range kinds {
-		if kind.GroupVersion() == version {
-			resources.APIResources = append(resources.APIResources, metav1.APIResource{Name: resource.Resource, Kind: kind.Kind})
-		}
-	}
-	return resources
 }
 
 // request is a parsed request.
@@ -342,9 +316,6 @@ func (s *Server) serve(r *request) (any, error) {
 		}
 		return s.store(r, watch.Added, key, object), nil
 	}
-	if r.method == http.MethodDelete && r.name == "" {
-		return s.removeAll(r)
-	}
 	old := s.objects[key]
 	if old == nil {
 		return nil, apierrors.NewNotFound(r.groupResource, r.name)
@@ -382,18 +353,6 @@ func (s *Server) answerList(r *request) map[string]any {
 		"metadata": map[string]any{"resourceVersion": strconv.Itoa(s.version())},
 		"items":    items,
 	}
-}
-
-// removeAll deletes the objects that a request selects. The answer shows them as they were before.
-func (s *Server) removeAll(r *request) (any, error) {
-	before := s.answerList(r)
-	for _, object := range s.list(r) {
-		key := target{groupResource: r.groupResource, namespace: object.GetNamespace(), name: object.GetName()}
-		if _, err := s.remove(r, key, s.objects[key]); err != nil {
-			return nil, err
-		}
-	}
-	return before, nil
 }
 
 // decode reads an object in JSON or protobuf.
