@@ -56,6 +56,7 @@ func TestCleanUp(t *testing.T) {
 		// expectations
 		want string // if the At comes from a cache
 	}{
+		"done, in an hour by another clock: released":      {at: done(), pod: succeededPod(), now: now.Add(-time.Hour), want: "ReleasePod example-at-pod"},
 		"a failed attempt, kept for long enough: released": {at: newAt(withStatus(*nextAttempt(1, now.Add(10*time.Second)))), pod: failedPod(), now: now.Add(held), want: "ReleasePod example-at-pod"},
 		"the next attempt runs: released":                  {at: newAt(withStatus(*secondRunning(corev1.PodRunning))), pod: failedPod(), now: now, want: "ReleasePod example-at-pod"},
 		"done, a second Pod of the last attempt: deleted": {
@@ -63,15 +64,12 @@ func TestCleanUp(t *testing.T) {
 			want: "DeletePod example-at-pod-1 unexpected; Warning UnexpectedPod: Pod example-at-pod-1 was created a second time after its attempt had been counted: deleting it.",
 		},
 		"the Pod of the current attempt, not recorded yet: kept": {at: newAt(), pod: pendingPod(), now: now, want: "nothing"},
-		"done: kept":                                                     {at: done(), pod: succeededPod(), now: now.Add(9 * time.Second), want: "wait 500ms"},
-		"done, kept for long enough: released":                           {at: done(), pod: succeededPod(), now: now.Add(held), want: "ReleasePod example-at-pod"},
-		"done, in an hour by another clock: released":                    {at: done(), pod: succeededPod(), now: now.Add(-time.Hour), want: "ReleasePod example-at-pod"},
-		"done, and being deleted: released":                              {at: done(deletedAt), pod: succeededPod(), now: now, want: "ReleasePod example-at-pod"},
-		"done without a condition, which no controller writes: released": {at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone})), pod: failedPod(), now: now, want: "ReleasePod example-at-pod"},
-		"done, the Pod released already":                                 {at: done(), pod: succeededPod(withReleased), now: now.Add(held), want: "nothing"},
-		"done, the Pod's owner reference was removed: released":          {at: done(), pod: succeededPod(withoutOwner), now: now.Add(held), want: "ReleasePod example-at-pod"},
-		"being deleted while the Pod runs: released":                     {at: runningAt(deletedAt), pod: runningPod(), now: now, want: "ReleasePod example-at-pod"},
-		"a failed attempt: kept":                                         {at: newAt(withStatus(*nextAttempt(1, now.Add(10*time.Second)))), pod: failedPod(), now: now.Add(9 * time.Second), want: "wait 500ms"},
+		"done: kept":                                            {at: done(), pod: succeededPod(), now: now.Add(9 * time.Second), want: "wait 500ms"},
+		"done, and being deleted: released":                     {at: done(deletedAt), pod: succeededPod(), now: now, want: "ReleasePod example-at-pod"},
+		"done, the Pod released already":                        {at: done(), pod: succeededPod(withReleased), now: now.Add(held), want: "nothing"},
+		"done, the Pod's owner reference was removed: released": {at: done(), pod: succeededPod(withoutOwner), now: now.Add(held), want: "ReleasePod example-at-pod"},
+		"being deleted while the Pod runs: released":            {at: runningAt(deletedAt), pod: runningPod(), now: now, want: "ReleasePod example-at-pod"},
+		"a failed attempt: kept":                                {at: newAt(withStatus(*nextAttempt(1, now.Add(10*time.Second)))), pod: failedPod(), now: now.Add(9 * time.Second), want: "wait 500ms"},
 		"a failed attempt, the next is far off: kept equally long": {
 			at: newAt(withStatus(*nextAttempt(3, now.Add(40*time.Second)))), pod: failedPod(func(pod *corev1.Pod) { pod.Name, pod.UID = "example-at-pod-2", "third" }), now: now.Add(9 * time.Second),
 			want: "wait 500ms",
@@ -91,10 +89,9 @@ func TestCleanUp(t *testing.T) {
 			at: newAt(withStatus(*secondRunning(corev1.PodRunning))), pod: runningPod(withUID), now: now,
 			want: "DeletePod example-at-pod unexpected; Warning UnexpectedPod: Pod example-at-pod was created a second time after its attempt had been counted: deleting it.",
 		},
-		"done, the Pod was force-deleted and its node does not report its end: not unexpected": {at: done(), pod: runningPod(deletedByForce(now)), now: now.Add(held), want: "ReleasePod example-at-pod"},
-		"the At is gone: released, once confirmed":                                             {pod: runningPod(), now: now, want: "ReleasePod example-at-pod; read At"},
-		"a Pod of an earlier At: released, once confirmed":                                     {at: newAt(), pod: runningPod(ofEarlierAt), now: now, want: "ReleasePod example-at-pod; read At"},
-		"a Pod of an earlier At, released already":                                             {at: newAt(), pod: runningPod(ofEarlierAt, withReleased), now: now, want: "nothing"},
+		"the At is gone: released, once confirmed":         {pod: runningPod(), now: now, want: "ReleasePod example-at-pod; read At"},
+		"a Pod of an earlier At: released, once confirmed": {at: newAt(), pod: runningPod(ofEarlierAt), now: now, want: "ReleasePod example-at-pod; read At"},
+		"a Pod of an earlier At, released already":         {at: newAt(), pod: runningPod(ofEarlierAt, withReleased), now: now, want: "nothing"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			world := World{At: tc.at, Pods: podsOf(tc.pod), Now: tc.now}

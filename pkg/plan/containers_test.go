@@ -276,10 +276,6 @@ func TestDecideNotStarted(t *testing.T) {
 			at: at(), pod: failedPod(deleted, withContainers(lost)),
 			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:04; Failed PodDeleted: Pod example-at-pod was deleted before it ended.; Warning PodDeleted",
 		},
-		"it was refused beyond the active deadline: failed": {
-			at: at(withActiveDeadline(10)), pod: failedPod(refused),
-			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Failed; Pod.StartTime=10:12:00; Failed=1; LastFailureTime=10:12:04; Failed PodFailed: Pod example-at-pod failed: OutOfcpu: Pod was rejected: Node didn't have enough resource: cpu; Warning PodFailed",
-		},
 		"it was refused, and the next would be too late for the starting deadline: failed": {
 			at: at(withStartingDeadline(10)), pod: failedPod(refused),
 			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Failed; Pod.StartTime=10:12:00; Failed=1; LastFailureTime=10:12:04; Failed PodFailed: Pod example-at-pod failed: OutOfcpu: Pod was rejected: Node didn't have enough resource: cpu; Warning PodFailed",
@@ -290,7 +286,6 @@ func TestDecideNotStarted(t *testing.T) {
 			}))),
 			want: "wait 1s",
 		},
-		"the next is due: created under another name": {at: newAt(withStatus(*notStarted(now))), want: "CreatePod due 10:12:04; wait 1m0s; read At"},
 		"the next would be too late for the starting deadline: failed": {
 			at: newAt(withStatus(*notStarted(now.Add(time.Hour))), withStartingDeadline(3)), now: due.Add(4 * time.Second),
 			want: "Phase=DONE; CompletionTime=10:12:04; no NextAttemptTime; Failed StartingDeadlineExceeded: It did not run: it could not start within spec.startingDeadlineSeconds (3) of the scheduled time.; Warning StartingDeadlineExceeded; read all",

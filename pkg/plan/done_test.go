@@ -26,8 +26,6 @@ import (
 // TestDecideDone covers Ats that have ended.
 func TestDecideDone(t *testing.T) {
 	testDecide(t, map[string]decideCase{
-		"done, its time to live not over":                            {at: newAt(withDone(v1alpha1.ConditionFailed, now), withTTL(30)), now: now.Add(29 * time.Second), want: "wait 1s"},
-		"done, its time to live over":                                {at: newAt(withDone(v1alpha1.ConditionComplete, now), withTTL(30)), now: now.Add(30 * time.Second), want: "DeleteAt"},
 		"done, no time to live: kept while its Pods are":             {at: newAt(withDone(v1alpha1.ConditionComplete, now), withTTL(0)), want: "wait 10.5s"},
 		"done, no time to live, its Pods no longer kept":             {at: newAt(withDone(v1alpha1.ConditionComplete, now), withTTL(0)), now: now.Add(10500 * time.Millisecond), want: "DeleteAt"},
 		"done without a condition, which no controller writes: kept": {at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone}), withTTL(0)), want: "nothing"},

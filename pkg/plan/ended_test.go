@@ -60,10 +60,6 @@ func TestDecideEnded(t *testing.T) {
 			at: newAt(withStatus(*secondRunning(corev1.PodRunning)), withBackoffLimit(1)), pod: failedPod(second),
 			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Failed; Failed=2; LastFailureTime=10:12:04; Failed PodFailed: Pod example-at-pod-1 failed; Warning PodFailed",
 		},
-		"being stopped, and failed because of it": {
-			at: newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10), withBackoffLimit(5)), pod: failedPod(deleted, terminated(137, "")),
-			want: "Phase=DONE; ExitCode=137; CompletionTime=10:12:03; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:04; Failed DeadlineExceeded: The run took longer than spec.activeDeadlineSeconds (10).; Warning DeadlineExceeded",
-		},
 		"about to be stopped, but succeeded first": {
 			at: newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10)), pod: succeededPod(),
 			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Succeeded; Complete Completed: The command ended with exit code 0.; no FailureTarget; Normal Completed",
@@ -75,10 +71,6 @@ func TestDecideEnded(t *testing.T) {
 		"deleted by a user before the active deadline, ended after it": {
 			at: runningAt(withActiveDeadline(2)), pod: failedPod(deleted),
 			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:04; Failed PodDeleted: Pod example-at-pod was deleted before it ended.; Warning PodDeleted",
-		},
-		"ended before the active deadline, seen after it": {
-			at: runningAt(withActiveDeadline(1)), pod: succeededPod(),
-			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Succeeded; Complete Completed: The command ended with exit code 0.; Normal Completed",
 		},
 		"the Pod is force-deleted, and its node has reported: counted": {
 			at: runningAt(), pod: succeededPod(deletedByForce(earlier)),
@@ -94,10 +86,6 @@ func TestDecideEnded(t *testing.T) {
 // TestDecideFailedAttempt covers Ats whose Pod has failed, and may be followed by another.
 func TestDecideFailedAttempt(t *testing.T) {
 	testDecide(t, map[string]decideCase{
-		"a failed attempt, another allowed: announced": {
-			at: runningAt(withBackoffLimit(2)), pod: failedPod(terminated(1, "no such host")),
-			want: "ExitCode=1; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:04; NextAttemptTime=10:12:14; says BackOff: Attempt 1 of 3 failed, the next is due at 2026-12-24T10:12:14Z: The command ended with exit code 1. Message: no such host; Warning CommandFailed: Attempt 1 of 3 failed, the next is due at 2026-12-24T10:12:14Z: The command ended with exit code 1.",
-		},
 		"a failed attempt, never seen before, at a fraction of a second": {
 			at: newAt(withBackoffLimit(2)), pod: failedPod(terminated(1, "no such host")), now: now.Add(1),
 			want: "Phase=RUNNING; ExitCode=1; ScheduledTime=10:12:00; StartTime=10:12:00.01; Pod.Name=example-at-pod; Pod.UID=pod-uid; Pod.AtGeneration=2; Pod.Phase=Failed; Pod.NodeName=node; Failed=1; LastFailureTime=10:12:04.000000001; NextAttemptTime=10:12:15; says BackOff: Attempt 1 of 3 failed, the next is due at 2026-12-24T10:12:15Z: The command ended with exit code 1. Message: no such host; Normal SuccessfulCreate: Created Pod example-at-pod; Warning CommandFailed: Attempt 1 of 3 failed, the next is due at 2026-12-24T10:12:15Z: The command ended with exit code 1.",
@@ -144,10 +132,6 @@ func TestDecideLost(t *testing.T) {
 			at:   newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10)),
 			want: "Phase=DONE; CompletionTime=10:12:04; Failed=1; LastFailureTime=10:12:04; Failed DeadlineExceeded: The run took longer than spec.activeDeadlineSeconds (10).; Warning DeadlineExceeded; read all",
 		},
-		"an old At from a cache, the Pod of a later attempt exists: kept": {
-			at: runningAt(withBackoffLimit(2)), pod: runningPod(second),
-			want: "Phase=DONE; CompletionTime=10:12:04; Failed=1; LastFailureTime=10:12:04; Failed PodLost: Pod example-at-pod was deleted before the controller saw how it ended; the command will not run again.; Warning PodLost; read all",
-		},
 		"the Pod is force-deleted, and its node does not report: lost": {
 			at: runningAt(withBackoffLimit(5)), pod: runningPod(deletedByForce(now.Add(-time.Minute))),
 			want: "Phase=DONE; CompletionTime=10:12:04; Failed=1; LastFailureTime=10:12:04; Failed PodLost: Pod example-at-pod was force-deleted, and its node has not reported how it ended; the command will not run again.; Warning PodLost; read all",
@@ -161,10 +145,6 @@ func TestDecideLost(t *testing.T) {
 				}}
 			}),
 			want: "Phase=DONE; CompletionTime=10:12:04; Failed=1; LastFailureTime=10:12:04; Failed PodLost: Pod example-at-pod was force-deleted, and its node has not reported how it ended; the command will not run again.; Warning PodLost; read all",
-		},
-		"the Pod is force-deleted, its node does not report, and it was being stopped": {
-			at: newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10)), pod: runningPod(deletedByForce(earlier)),
-			want: "Phase=DONE; CompletionTime=10:12:04; Failed=1; LastFailureTime=10:12:04; Failed DeadlineExceeded: The run took longer than spec.activeDeadlineSeconds (10).; Warning DeadlineExceeded; read all",
 		},
 	})
 }

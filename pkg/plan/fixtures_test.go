@@ -340,7 +340,6 @@ func explanation(status *v1alpha1.AtStatus) (reason, message string) {
 const (
 	deadlineMessage = "The run took longer than spec.activeDeadlineSeconds (10)."
 	conflictMessage = "Pod example-at-pod already exists and does not belong to this At: delete that Pod, or give the At another name."
-	invalidMessage  = `spec.schedule "tomorrow" is invalid: write a time in RFC 3339 format, such as 2035-12-24T10:12:00Z`
 )
 
 // equate compares errors like the worker.

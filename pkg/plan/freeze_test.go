@@ -95,17 +95,7 @@ func TestFreeze(t *testing.T) {
 		at.Status.Conditions = append(at.Status.Conditions, condition(v1alpha1.ConditionFrozen, metav1.ConditionTrue, due, v1alpha1.ReasonFrozen, christmasMessage))
 	}
 	testDecide(t, map[string]decideCase{
-		"with a deadline": {at: newAt(withStartingDeadline(600), frozen), world: christmas, want: "wait 9m57s"},
-		"after the deadline": {
-			at: newAt(withStartingDeadline(0), frozen), world: christmas,
-			want: "Phase=DONE; CompletionTime=10:12:04; Failed StartingDeadlineExceeded: It did not run: it could not start within spec.startingDeadlineSeconds (0) of the scheduled time.; no Frozen; Warning StartingDeadlineExceeded; read all",
-		},
-		"moved to a later time": {at: newAt(frozen), world: christmas, now: due.Add(-time.Minute), want: "no Frozen"},
-		"suspended":             {at: newAt(frozen, withSuspend), world: christmas, want: "Suspended Suspended: Nothing starts while spec.suspend is true.; no Frozen; Normal Suspended"},
-		"it has a Pod": {
-			at: newAt(frozen), pod: runningPod(), world: christmas,
-			want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:00.01; Pod.Name=example-at-pod; Pod.UID=pod-uid; Pod.AtGeneration=2; Pod.Phase=Running; Pod.NodeName=node; no Frozen; Normal SuccessfulCreate: Created Pod example-at-pod",
-		},
+		"suspended": {at: newAt(frozen, withSuspend), world: christmas, want: "Suspended Suspended: Nothing starts while spec.suspend is true.; no Frozen; Normal Suspended"},
 		"an invalid edit": {
 			at: newAt(frozen, withSchedule("never")), world: christmas,
 			want: `Blocked InvalidSchedule: spec.schedule "never" is invalid: write a time in RFC 3339 format, such as 2035-12-24T10:12:00Z; no Frozen; Warning InvalidSchedule`,

@@ -46,16 +46,10 @@ func TestFailureReason(t *testing.T) {
 		pod  *corev1.Pod
 		want string
 	}{
-		"the command":                    {failedPod(withContainers(exited("helper", 99, "Error", ""), exited("command", 3, "Error", "no such host"))), "CommandFailed: The command ended with exit code 3."},
-		"the command, by its annotation": {failedPod(named("second")), "CommandFailed: The command ended with exit code 3."},
-		"the first container, without":   {failedPod(named("third")), "CommandFailed: The command ended with exit code 2."},
-		"between two starts":             {failedPod(withContainers(restarting)), "CommandFailed: The command ended with exit code 4."},
-		"its node knows nothing of it":   {failedPod(withContainers(exited("command", 137, statusUnknown, ""))), "PodFailed: Pod example-at-pod failed: container command ended with exit code 137"},
-		"it runs, says its node":         {failedPod(withContainers(runs("command"))), "PodFailed: Pod example-at-pod failed"},
-		"out of memory": {
-			failedPod(withContainers(exited("command", 137, "OOMKilled", ""))),
-			"OOMKilled: The command ended with exit code 137: it used more memory than its container's limit.",
-		},
+		"the command, by its annotation":     {failedPod(named("second")), "CommandFailed: The command ended with exit code 3."},
+		"the first container, without":       {failedPod(named("third")), "CommandFailed: The command ended with exit code 2."},
+		"between two starts":                 {failedPod(withContainers(restarting)), "CommandFailed: The command ended with exit code 4."},
+		"its node knows nothing of it":       {failedPod(withContainers(exited("command", 137, statusUnknown, ""))), "PodFailed: Pod example-at-pod failed: container command ended with exit code 137"},
 		"evicted by its node":                {failedPod(says("Evicted", "The node was low on resource: memory.")), "Evicted: Pod example-at-pod was evicted: The node was low on resource: memory."},
 		"evicted, and the command fails":     {failedPod(disrupted("EvictionByEvictionAPI", "evicting"), withContainers(exited("command", 143, "Error", ""))), "Evicted: Pod example-at-pod was evicted: EvictionByEvictionAPI: evicting"},
 		"evicted, which deletes it":          {failedPod(deleted, disrupted("EvictionByEvictionAPI", ""), withContainers(finished(requested, 137))), "Evicted: Pod example-at-pod was evicted: EvictionByEvictionAPI"},
@@ -64,10 +58,8 @@ func TestFailureReason(t *testing.T) {
 		"another, and a sidecar stopped so":  {failedPod(withInitContainers(exited("log", 143, "Error", "")), withContainers(exited("command", 0, "Completed", ""), exited("upload", 1, "Error", ""))), "PodFailed: Pod example-at-pod failed: container upload ended with exit code 1"},
 		"an init container":                  {failedPod(withInitContainers(exited("first", 0, "Completed", ""), exited("clone", 128, "Error", "")), waiting("PodInitializing", "")), "PodFailed: Pod example-at-pod failed: container clone ended with exit code 128"},
 		"no reason is reported":              {failedPod(), "PodFailed: Pod example-at-pod failed"},
-		"killed by a deletion":               {failedPod(deleted, withContainers(finished(requested.Add(-5*time.Second), 137))), wasDeleted + "; the exit code was 137."},
 		"terminated by a deletion":           {failedPod(deleted, withContainers(finished(requested.Add(-5*time.Second), 143))), wasDeleted + "; the exit code was 143."},
 		"ended itself after a deletion":      {failedPod(deleted, withContainers(finished(requested, 3))), wasDeleted + "; the exit code was 3."},
-		"deleted before it started":          {failedPod(deleted), wasDeleted + "."},
 		"deleted between two starts":         {failedPod(deleted, withContainers(restarting)), wasDeleted + "; the exit code was 4."},
 		"deleted, another container stopped": {failedPod(deleted, withContainers(finished(earlier, 0), exited("helper", 137, "Error", ""))), wasDeleted + "; the exit code was 0."},
 		"deleted, another had failed":        {failedPod(deleted, withContainers(finished(earlier, 0), exited("helper", 3, "Error", ""))), "PodFailed: Pod example-at-pod failed: container helper ended with exit code 3"},

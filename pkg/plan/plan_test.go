@@ -128,10 +128,9 @@ func testKept(t *testing.T, all World) {
 // TestDecide covers what holds for an At in any state.
 func TestDecide(t *testing.T) {
 	testDecide(t, map[string]decideCase{
-		"being deleted: nothing starts":                                        {at: newAt(func(at *v1alpha1.At) { at.DeletionTimestamp = &metav1.Time{Time: earlier} }), want: "nothing"},
-		"edited, nothing else changes, the status was never written: no write": {at: newAt(func(at *v1alpha1.At) { at.Generation = 3 }), now: earlier, want: "wait 49m17.117s"},
-		"edited while pending: observed":                                       {at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 1})), now: earlier, want: "write; wait 49m17.117s"},
-		"edited when done: observed":                                           {at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone, ObservedGeneration: 1})), want: "write"},
+		"being deleted: nothing starts":  {at: newAt(func(at *v1alpha1.At) { at.DeletionTimestamp = &metav1.Time{Time: earlier} }), want: "nothing"},
+		"edited while pending: observed": {at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 1})), now: earlier, want: "write; wait 49m17.117s"},
+		"edited when done: observed":     {at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone, ObservedGeneration: 1})), want: "write"},
 		"done, its time to live over, but it is being deleted": {
 			at:   newAt(withDone(v1alpha1.ConditionComplete, now), withTTL(0), func(at *v1alpha1.At) { at.DeletionTimestamp = &metav1.Time{Time: now} }),
 			want: "nothing",

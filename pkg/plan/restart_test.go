@@ -126,10 +126,6 @@ func TestRestartDue(t *testing.T) {
 			at: restarts(pending, withSchedule("0001-01-01T00:00:00Z")), world: target(),
 			want: "Phase=RUNNING; StartTime=10:12:04; Restart.UID=web; Restart.Desired=5; says Restarting Deployment web.; read all",
 		},
-		"after the deadline": {
-			at: restarts(pending, withStartingDeadline(3)), world: target(),
-			want: "Phase=DONE; CompletionTime=10:12:04; Failed StartingDeadlineExceeded: It did not run: it could not start within spec.startingDeadlineSeconds (3) of the scheduled time.; Warning StartingDeadlineExceeded; read all",
-		},
 		"no permission": {
 			at: restarts(pending), world: forbidden,
 			want: `Blocked RestartForbidden: deployments.apps "web" is forbidden: no: ask a cluster administrator to grant this user the verbs get and patch, as artifacts/restarts/rbac.yaml does; Warning RestartForbidden; retry blocked`,
@@ -150,8 +146,7 @@ func TestRestartDue(t *testing.T) {
 			at: restarts(pending), world: target(rolling),
 			want: "Blocked RolloutInProgress: Deployment web is already being rolled out: the restart waits until all of its Pods are updated.; Warning RolloutInProgress; wait 2s",
 		},
-		"another rollout is still in progress":                        {at: restarts(waits), world: target(rolling), now: due.Add(time.Minute), want: "wait 6s"},
-		"another rollout is still in progress, and the deadline near": {at: restarts(waits, withStartingDeadline(60)), world: target(rolling), now: due.Add(time.Minute), want: "wait 1s"},
+		"another rollout is still in progress": {at: restarts(waits), world: target(rolling), now: due.Add(time.Minute), want: "wait 6s"},
 		"another rollout has ended": {
 			at: restarts(waits), world: target(),
 			want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:04; Restart.UID=web; Restart.Desired=5; no Blocked; says Restarting Deployment web.; read all",
@@ -183,10 +178,9 @@ func TestRestartNow(t *testing.T) {
 			at: restarts(begun()), world: target(restartedAt(due), rolling, paused),
 			want: "Restart.RestartedAt=10:12:00; Restart.Updated=3; Restart.Available=4; says 3 of 5 updated, 4 available; Normal Restarted: Restarted Deployment web",
 		},
-		"never restarted":                 {at: restarts(begun()), world: target(), want: "RestartTarget as of 10:12:00 due 10:12:04; read all"},
-		"restarted before its time":       {at: restarts(begun()), world: target(restartedAt(due.Add(-time.Second))), want: "RestartTarget as of 10:12:00 due 10:12:04; read all"},
-		"restarted in the future":         {at: restarts(begun()), world: target(restartedAt(due.Add(time.Hour))), want: "RestartTarget as of 10:12:00 due 10:12:04; read all"},
-		"another rollout has begun since": {at: restarts(begun()), world: target(rolling), want: "RestartTarget as of 10:12:00 due 10:12:04; read all"},
+		"never restarted":           {at: restarts(begun()), world: target(), want: "RestartTarget as of 10:12:00 due 10:12:04; read all"},
+		"restarted before its time": {at: restarts(begun()), world: target(restartedAt(due.Add(-time.Second))), want: "RestartTarget as of 10:12:00 due 10:12:04; read all"},
+		"restarted in the future":   {at: restarts(begun()), world: target(restartedAt(due.Add(time.Hour))), want: "RestartTarget as of 10:12:00 due 10:12:04; read all"},
 		"created after its time": {
 			at: restarts(begun(), func(at *v1alpha1.At) { at.CreationTimestamp = metav1.Time{Time: due.Add(2 * time.Second)} }), world: target(restartedAt(due.Add(time.Second))),
 			want: "RestartTarget as of 10:12:02 due 10:12:04; read all",
@@ -198,10 +192,6 @@ func TestRestartNow(t *testing.T) {
 				return status
 			}()), world: target(),
 			want: "RestartTarget as of 10:12:00 due 10:12:04; read all",
-		},
-		"restarted": {
-			at: restarts(begun()), world: target(restartedAt(due), rolling),
-			want: "Restart.RestartedAt=10:12:00; Restart.Updated=3; Restart.Available=4; says 3 of 5 updated, 4 available; Normal Restarted: Restarted Deployment web",
 		},
 		"restarted by another user after the scheduled time": {
 			at: restarts(begun()), world: target(restartedAt(due.Add(time.Second)), rolling),
@@ -262,16 +252,6 @@ func TestFollowRollout(t *testing.T) {
 	isPaused := restartBlocked(following(), v1alpha1.ReasonTargetPaused, pausedNow)
 	lastWeek := due.AddDate(0, 0, -7)
 	testDecide(t, map[string]decideCase{
-		"for a while": {at: restarts(follows), world: target(restartedAt(due), rolling), now: now.Add(time.Minute), want: "wait 6s"},
-		"for long":    {at: restarts(follows), world: target(restartedAt(due), rolling), now: now.Add(time.Hour), want: "wait 15s"},
-		"the schedule no longer matters": {
-			at: restarts(follows, func(at *v1alpha1.At) { withSchedule("2099-01-01T00:00:00Z")(at); withStartingDeadline(0)(at) }), world: target(restartedAt(due), rolling),
-			want: "wait 2s",
-		},
-		"one more is updated": {
-			at: restarts(follows), world: target(restartedAt(due), rolling, func(target *rollout.Target) { target.Updated = 4 }),
-			want: "Restart.Updated=4; says 4 of 5 updated, 4 available; wait 2s",
-		},
 		"complete": {
 			at: restarts(follows), world: target(restartedAt(due)),
 			want: "Phase=DONE; CompletionTime=10:12:04; Restart.Updated=5; Restart.Available=5; Complete Completed: Deployment web has been restarted: 5 of 5 updated, 5 available.; Normal Completed; read all",
@@ -280,7 +260,6 @@ func TestFollowRollout(t *testing.T) {
 			at: restarts(follows, withActiveDeadline(0)), world: target(restartedAt(due)),
 			want: "Phase=DONE; CompletionTime=10:12:04; Restart.Updated=5; Restart.Available=5; Complete Completed: Deployment web has been restarted: 5 of 5 updated, 5 available.; Normal Completed; read all",
 		},
-		"restarted once more": {at: restarts(follows), world: target(restartedAt(due.Add(time.Minute)), rolling), want: "wait 2s"},
 		"complete without the restart": {
 			at: restarts(follows), world: target(),
 			want: `Phase=DONE; CompletionTime=10:12:04; Restart.Updated=5; Restart.Available=5; Failed Reverted: The restart of Deployment web at 2026-12-24T10:12:00Z was reverted, for example by kubectl rollout undo or a GitOps tool: its annotation kubectl.kubernetes.io/restartedAt is now "".; Warning Reverted; read all`,
@@ -314,7 +293,6 @@ func TestFollowRollout(t *testing.T) {
 			at: restarts(follows, withActiveDeadline(10)), world: target(restartedAt(due), rolling), now: now.Add(10 * time.Second),
 			want: "Phase=DONE; CompletionTime=10:12:14; Failed DeadlineExceeded: The run took longer than spec.activeDeadlineSeconds (10). The rollout of Deployment web continues: 3 of 5 updated, 4 available.; Warning DeadlineExceeded; read all",
 		},
-		"near the deadline": {at: restarts(follows, withActiveDeadline(10)), world: target(restartedAt(due), rolling), now: now.Add(9500 * time.Millisecond), want: "wait 500ms"},
 		"permission is lost": {
 			at: restarts(follows, withStartingDeadline(3)), world: forbidden,
 			want: `Blocked RestartForbidden: deployments.apps "web" is forbidden: no: ask a cluster administrator to grant this user the verbs get and patch, as artifacts/restarts/rbac.yaml does; Warning RestartForbidden; retry blocked`,
@@ -337,12 +315,12 @@ func TestRefusedRestart(t *testing.T) {
 		mutate func(*v1alpha1.At)
 		want   string
 	}{
+		"with a deadline for the start": {err: busy, mutate: withStartingDeadline(3599), want: "retry; wait 59m54s"},
 		"by a policy": {
 			err: restartForbidden, mutate: withActiveDeadline(10),
 			want: `Blocked RestartRefused: deployments.apps "web" is forbidden: no; Warning RestartRefused; retry blocked`,
 		},
-		"for a moment":                  {err: busy, mutate: withActiveDeadline(1), want: "retry"},
-		"with a deadline for the start": {err: busy, mutate: withStartingDeadline(3599), want: "retry; wait 59m54s"},
+		"for a moment": {err: busy, mutate: withActiveDeadline(1), want: "retry"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			at := newAt(withStatus(begun()), withRestart, tc.mutate)

@@ -37,10 +37,6 @@ func TestDecideRunning(t *testing.T) {
 			pod:  pendingPod(func(pod *corev1.Pod) { pod.Labels[v1alpha1.LabelAtUID] = "other" }),
 			want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:00.01; Pod.Name=example-at-pod; Pod.UID=pod-uid; Pod.AtGeneration=2; Pod.Phase=Pending; Pod.NodeName=node; Normal SuccessfulCreate: Created Pod example-at-pod",
 		},
-		"the Pod is seen, although the schedule has changed since": {
-			at: newAt(withSchedule("2027-12-24T10:12:00Z")), pod: pendingPod(),
-			want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:00.01; Pod.Name=example-at-pod; Pod.UID=pod-uid; Pod.AtGeneration=2; Pod.Phase=Pending; Pod.NodeName=node; Normal SuccessfulCreate: Created Pod example-at-pod",
-		},
 		"the Pod is seen, a zero time is not written": {
 			at: newAt(withSchedule("0001-01-01T00:00:00Z")), pod: pendingPod(func(pod *corev1.Pod) {
 				pod.Annotations = map[string]string{v1alpha1.AnnotationScheduledTime: "0001-01-01T00:00:00Z"}
@@ -58,11 +54,6 @@ func TestDecideRunning(t *testing.T) {
 			}),
 			want: "Pod.Phase=Running; Pod.PodIP=10.0.0.2; Pod.HostIP=192.168.0.1; Pod.StartTime=10:12:00",
 		},
-		"the Pod changes in another way: not written": {
-			at: newAt(withStatus(running(corev1.PodPending))), pod: pendingPod(func(pod *corev1.Pod) { pod.Status.PodIP = "10.0.0.2" }),
-			want: "wait 16.01s",
-		},
-		"the Pod is being deleted: wait for its end": {at: runningAt(), pod: runningPod(deleted), want: "wait 1m0s"},
 		"an image cannot be pulled, first seen with the Pod: reported in the same write": {
 			pod:  pendingPod(waiting("ErrImagePull", "no such image")),
 			want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:00.01; Pod.Name=example-at-pod; Pod.UID=pod-uid; Pod.AtGeneration=2; Pod.Phase=Pending; Pod.NodeName=node; Blocked ImagePullFailed: Container command: ErrImagePull: no such image; Normal SuccessfulCreate: Created Pod example-at-pod; Warning ImagePullFailed",
@@ -71,7 +62,6 @@ func TestDecideRunning(t *testing.T) {
 			at: newAt(withStatus(running(corev1.PodPending, imagePullFailed("Container command: ErrImagePull: no such image")))), pod: pendingPod(waiting("ImagePullBackOff", "Back-off")),
 			want: "wait 1m0s",
 		},
-		"an image could not be pulled, but runs now": {at: newAt(withStatus(running(corev1.PodPending, imagePullFailed("")))), pod: runningPod(), want: "Pod.Phase=Running; no Blocked"},
 		"the Pod of the next attempt is seen: the result of the first is removed": {
 			at: newAt(withStatus(*nextAttempt(1, now)), withBackoffLimit(2)), pod: pendingPod(second),
 			want: "Pod.Name=example-at-pod-1; Pod.UID=second; Pod.Phase=Pending; no ExitCode; no NextAttemptTime; Normal SuccessfulCreate: Created Pod example-at-pod-1",
@@ -95,10 +85,6 @@ func TestDecideActiveDeadline(t *testing.T) {
 		"running, the active deadline has passed while an image cannot be pulled: both reported": {
 			at: newAt(withStatus(running(corev1.PodPending, imagePullFailed("Container command: ErrImagePull: no such image"))), withActiveDeadline(10)), pod: pendingPod(waiting("ErrImagePull", "no such image")), now: created.Add(10 * time.Second),
 			want: "FailureTarget DeadlineExceeded: The run took longer than spec.activeDeadlineSeconds (10). No container of Pod example-at-pod started. It was blocked: Container command: ErrImagePull: no such image",
-		},
-		"running, the active deadline has passed, and is reported": {
-			at: newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10)), pod: runningPod(),
-			want: "DeletePod example-at-pod; wait 1m0s",
 		},
 		"running, the active deadline has passed, but the status goes first": {
 			at: newAt(withActiveDeadline(10)), pod: runningPod(), now: created.Add(time.Hour),

@@ -42,10 +42,7 @@ func TestExplain(t *testing.T) {
 		want   string
 	}{
 		"suspended":                  {pending(suspended()), "Suspended: Nothing starts while spec.suspend is true."},
-		"refused and suspended":      {pending(suspended(), blocked), "PodRefused: exceeded quota"},
-		"running while suspended":    {running(corev1.PodRunning, suspended()), ": "},
 		"being stopped":              {running(corev1.PodRunning, noImage, stopping), "DeadlineExceeded: " + deadlineMessage},
-		"between attempts, held":     {waits(v1alpha1.ReasonBackOff, "as announced", suspended()), "Suspended: Nothing starts while spec.suspend is true."},
 		"between attempts, resumed":  {waits(v1alpha1.ReasonSuspended, "held", resumed(earlier)), "BackOff: The last Pod failed, the next is due at 2026-12-24T10:12:04Z."},
 		"between attempts, refused":  {waits(v1alpha1.ReasonBackOff, "as announced", blocked), "PodRefused: exceeded quota"},
 		"of a status of an older At": {running(corev1.PodRunning, condition("Ready", metav1.ConditionFalse, earlier, "Any", "")), ": "},

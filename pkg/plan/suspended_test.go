@@ -41,12 +41,7 @@ func TestDecideSuspended(t *testing.T) {
 			}),
 			want: "no Blocked",
 		},
-		"suspended and due, regardless of the starting deadline: waits": {at: newAt(withSuspended, withStartingDeadline(0)), want: "nothing"},
 		"suspended, not due": {at: newAt(withSuspended), now: earlier, want: "wait 49m17.117s"},
-		"suspended with a Pod: it continues": {
-			at: newAt(withSuspended), pod: pendingPod(),
-			want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:00.01; Pod.Name=example-at-pod; Pod.UID=pod-uid; Pod.AtGeneration=2; Pod.Phase=Pending; Pod.NodeName=node; Normal SuccessfulCreate: Created Pod example-at-pod",
-		},
 		"suspended while its Pod runs, which succeeds: complete": {
 			at: runningAt(withSuspendedRun), pod: succeededPod(),
 			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Succeeded; Complete Completed: The command ended with exit code 0.; Normal Completed",
@@ -58,10 +53,6 @@ func TestDecideSuspended(t *testing.T) {
 		"resumed when it was due: due since then": {
 			at:   newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, Conditions: []metav1.Condition{resumed(created)}})),
 			want: "CreatePod due 10:12:00.01; wait 1m0s; read At",
-		},
-		"resumed when the next attempt was due: due since then": {
-			at:   newAt(withStatus(*nextAttempt(1, created)), withBackoffLimit(2), func(at *v1alpha1.At) { at.Status.Conditions = append(at.Status.Conditions, resumed(now)) }),
-			want: "CreatePod due 10:12:04; wait 1m0s; read At",
 		},
 		"between two attempts, suspended, before the active deadline": {at: newAt(withStatus(*nextAttempt(1, now)), withSuspendedRun, withBackoffLimit(2), withActiveDeadline(10)), want: "wait 6.01s"},
 	})
