@@ -61,7 +61,6 @@ func TestDecideForecast(t *testing.T) {
 	rows := map[string]row{
 		"nothing known: it comes back for the preflight before the time": {cronAt: newCronAt(), now: half, want: "after 19m18.825s"},
 		"then a preflight is needed":                                     {cronAt: newCronAt(), now: ten.Add(-lead), want: "preflight; after 10m41.175s"},
-		"accepted, or off: it comes back when it is due":                 {cronAt: newCronAt(), forecast: accepted, now: half, want: "after 30m0s"},
 		"new": {
 			cronAt: newCronAt(neverSynced), now: created,
 			want: "writes nextScheduleTime=01:00, observedGeneration=1, observedSchedule=map[schedule:0 * * * * since:00:30]; preflight; after 19m18.825s",
@@ -83,9 +82,7 @@ func TestDecideForecast(t *testing.T) {
 			cronAt: newCronAt(spreadBy(3600), ran(ten)), now: ten,
 			want: "writes nextScheduleTime=11:46:15Z; after 1h35m33.825s",
 		},
-		"due: it runs whatever a preflight has found": {cronAt: newCronAt(isForecast), forecast: refused, now: ten, want: "reads CronAt; creates backup-29968440 for 10:00; after 9.5s"},
-		"refused":                        {cronAt: newCronAt(), forecast: refused, now: half, want: `writes Blocked=True PodRefused since 09:30, message=If it were due now: create Pod: pods "backup-29968440-pod" is forbidden: exceeded quota, reason=PodRefused; Warning PodRefused; after 30m0s`},
-		"refused, already in the status": {cronAt: newCronAt(isForecast), forecast: refused, now: half, want: "after 30m0s"},
+		"refused": {cronAt: newCronAt(), forecast: refused, now: half, want: `writes Blocked=True PodRefused since 09:30, message=If it were due now: create Pod: pods "backup-29968440-pod" is forbidden: exceeded quota, reason=PodRefused; Warning PodRefused; after 30m0s`},
 		"refused, in other words: no event": {
 			cronAt: newCronAt(isForecast), forecast: &plan.Forecast{Reason: v1alpha1.ReasonPodRefused, Message: "no"}, now: half,
 			want: "writes message=If it were due now: no; after 30m0s",
@@ -103,10 +100,6 @@ func TestDecideForecast(t *testing.T) {
 		"refused, then the schedule was edited so that it never comes": {
 			cronAt: newCronAt(isForecast, edited("0 0 30 2 *", half)), now: half,
 			want: `writes Blocked=True InvalidSchedule since 09:00, message=spec.schedule "0 0 30 2 *" has no time within the next five years, nextScheduleTime=, observedGeneration=2, observedSchedule=map[schedule:0 0 30 2 * since:09:30], reason=InvalidSchedule; Warning InvalidSchedule`,
-		},
-		"refused, and an At runs with Allow": {
-			cronAt: newCronAt(ranAtTen, oneActive), ats: ats{child(ten, released)}, forecast: refused, now: ten.Add(minute),
-			want: `writes Blocked=True PodRefused since 10:01, message=If it were due now: create Pod: pods "backup-29968440-pod" is forbidden: exceeded quota, reason=PodRefused; Warning PodRefused; after 59m0s`,
 		},
 		"the forecast was for an At that has started, and the next one must wait for": {
 			cronAt: newCronAt(ranAtTen, oneActive, isForecast, forbid), ats: ats{child(ten, released)}, now: ten.Add(minute),
@@ -135,10 +128,6 @@ func TestDecideForecast(t *testing.T) {
 			cronAt: newCronAt(rehearsalFailed(half.Add(-5 * minute))), forecast: refused, now: half,
 			want: `writes Blocked=True PodRefused since 09:00, Rehearsed=False ImagePullFailed since 09:25: Rehearsed at 09:25: words, message=If it were due now: create Pod: pods "backup-29968440-pod" is forbidden: exceeded quota, reason=PodRefused; Warning PodRefused; after 30m0s`,
 		},
-		"rehearsed, failed, by an earlier controller: it stays until it is known": {
-			cronAt: newCronAt(rehearsalFailed(half.Add(-5 * minute))), now: half,
-			want: "preflight; after 19m18.825s",
-		},
 		"rehearsed, failed, and rehearsals are turned off": {
 			cronAt: newCronAt(rehearsalFailed(half.Add(-5 * minute))), off: true, forecast: accepted, now: half,
 			want: "writes Blocked=, Rehearsed=, message=, reason=, rehearsedAt=; after 30m0s",
@@ -153,11 +142,6 @@ func TestDecideForecast(t *testing.T) {
 			now:  ten.Add(minute),
 			want: "writes Blocked=, Rehearsed=False ImagePullFailed since 09:25: Rehearsed at 09:25: words, message=, reason=; preflight; preflight; after 48m18.825s",
 		},
-		"rehearsed, failed, and an At runs with Allow": {
-			cronAt: newCronAt(ranAtTen, oneActive, rehearsalFailed(half.Add(-5*minute))), ats: ats{child(ten, released)},
-			now:  ten.Add(minute),
-			want: "preflight; after 48m18.825s",
-		},
 	}
 	for name, r := range rows {
 		r.unknown = r.forecast == nil
@@ -171,13 +155,12 @@ func TestNextAt(t *testing.T) {
 		cronAt *v1alpha1.CronAt
 		want   string // its name and schedule
 	}{
-		"not due":         {newCronAt(ranAtTen), "backup-" + nameOf(eleven) + " 2026-12-24T11:00:00Z"},
-		"due":             {newCronAt(), "backup-" + nameOf(eleven) + " 2026-12-24T11:00:00Z"},
-		"just created":    {newCronAt(neverSynced), "backup-" + nameOf(eleven) + " 2026-12-24T11:00:00Z"},
-		"edited just now": {newCronAt(ranAtTen, edited("20 * * * *", ten.Add(5*minute))), "backup-" + nameOf(ten.Add(20*minute)) + " 2026-12-24T10:20:00Z"},
-		"suspended":       {newCronAt(suspended), ""},
-		"being deleted":   {newCronAt(beingDeleted), ""},
-		"invalid":         {newCronAt(scheduled("no")), ""},
+		"not due":       {newCronAt(ranAtTen), "backup-" + nameOf(eleven) + " 2026-12-24T11:00:00Z"},
+		"due":           {newCronAt(), "backup-" + nameOf(eleven) + " 2026-12-24T11:00:00Z"},
+		"just created":  {newCronAt(neverSynced), "backup-" + nameOf(eleven) + " 2026-12-24T11:00:00Z"},
+		"suspended":     {newCronAt(suspended), ""},
+		"being deleted": {newCronAt(beingDeleted), ""},
+		"invalid":       {newCronAt(scheduled("no")), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := ""
