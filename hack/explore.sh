@@ -18,8 +18,8 @@
 # Checks the promises in every interleaving of two controllers, the kubelet, users and faults,
 # with the real decisions and steps: see docs/contributing/architecture.md#proof.
 #
-# Usage: hack/explore.sh [SCENARIO] [-faults N] [-edits N] [-crashes N] [-lag N] [-limit N] [-strict]
-#   hack/explore.sh at -limit 1000000   one At, and no more than a million states
+# Usage: hack/explore.sh [-faults N] [-edits N] [-crashes N] [-lag N] [-limit N] [-strict] [SCENARIO]
+#   hack/explore.sh -limit 1000000 at   one At, and no more than a million states
 
 set -o errexit -o nounset -o pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

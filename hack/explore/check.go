@@ -35,6 +35,23 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/plan/rollout"
 )
 
+// fail records the first violation.
+func (s *state) fail(format string, args ...any) {
+	if s.violation == "" {
+		s.violation = fmt.Sprintf(format, args...)
+	}
+}
+
+// exit returns the exit code of the command of a Pod, or -1 if it has not ended.
+func (s *state) exit(uid types.UID) int32 {
+	for _, end := range s.ended {
+		if end.uid == uid {
+			return end.code
+		}
+	}
+	return -1
+}
+
 // hold records that an At must not start from now on.
 func (s *state) hold(uid types.UID) {
 	s.held = append(slices.Clip(s.held), hold{uid: uid, since: s.now})
@@ -61,11 +78,11 @@ func (s *state) observe(r *request, c *controller) {
 		what, uid = "At "+r.name+" is created", metav1.GetControllerOfNoCopy(r.object.meta).UID
 		var err error
 		if starts, err = plan.Instant(&r.object.meta.(*v1alpha1.At).Spec); err != nil || s.clock().Before(starts) {
-			s.violation = what + " before it is due"
+			s.fail("%s before it is due", what)
 		}
 		for _, o := range s.stored { // Neither Forbid nor Replace lets two run at the same time.
-			if s.x.policy() != v1alpha1.AllowConcurrent && o.kind == ats && o.name() != r.name && ownerOf(o.uid()) == uid && o.at().Status.Phase != v1alpha1.PhaseDone {
-				s.violation = what + " although At " + o.name() + " has not ended"
+			if s.x.scenario.objects[0].(*v1alpha1.CronAt).Spec.ConcurrencyPolicy != v1alpha1.AllowConcurrent && o.kind == ats && o.name() != r.name && ownerOf(o.uid()) == uid && o.at().Status.Phase != v1alpha1.PhaseDone {
+				s.fail("%s although At %s has not ended", what, o.name())
 			}
 		}
 		uid += types.UID("_" + r.name)
@@ -73,20 +90,20 @@ func (s *state) observe(r *request, c *controller) {
 		return
 	}
 	if hold := c.obeys().Holding(freeze.NewSubject(&metav1.ObjectMeta{Namespace: namespace}), starts); hold != nil {
-		s.violation = what + " although " + hold.String()
+		s.fail("%s although %s", what, hold)
 	}
 	for _, h := range s.held {
 		switch {
 		case !isWithin(uid, h.uid) || h.until != 0 && s.clock().Unix() >= h.until:
 		case h.since < 0:
-			s.violation = what + " before it is due"
+			s.fail("%s before it is due", what)
 		case s.since(h.since) > staleness.FreshFor.Seconds():
-			s.violation = fmt.Sprintf("%s %.1f s after the At was suspended, moved or deleted, or its time skipped", what, s.since(h.since))
+			s.fail("%s %.1f s after the At was suspended, moved or deleted, or its time skipped", what, s.since(h.since))
 		}
 	}
 	if at := s.withUID(uid); at != nil && r.createsPod() {
 		if next := at.at().Status.NextAttemptTime; next != nil && r.name == plan.PodName(at.at()) && s.clock().Before(next.Time) {
-			s.violation = what + " before the next attempt is due"
+			s.fail("%s before the next attempt is due", what)
 		}
 	}
 }
@@ -105,55 +122,47 @@ func (s *state) recordStart(pod *object) {
 	for _, other := range s.started {
 		if ownerOf(other) != owner {
 			if s.withUID(ownerOf(owner)) != nil && attemptOf(ownerOf(other)) == attemptOf(owner) {
-				s.violation = fmt.Sprintf("a node runs it twice: in Pod %s, then in Pod %s", other, uid)
+				s.fail("a node runs it twice: in Pod %s, then in Pod %s", other, uid)
 			}
 			continue
 		}
 		runs++
 		switch {
 		case attemptOf(other) == attemptOf(uid):
-			s.violation = fmt.Sprintf("attempt %s runs twice: in Pod %s, then in Pod %s", attemptOf(uid), other, uid)
-		case !slices.ContainsFunc(s.ended, func(end ended) bool { return end.uid == other && end.code != 0 }):
-			s.violation = fmt.Sprintf("Pod %s runs although Pod %s has not failed", uid, other)
+			s.fail("attempt %s runs twice: in Pod %s, then in Pod %s", attemptOf(uid), other, uid)
+		case s.exit(other) <= 0:
+			s.fail("Pod %s runs although Pod %s has not failed", uid, other)
 		}
 	}
-	if at != nil && s.violation == "" {
-		if most := 1 + ptr.Deref(at.at().Spec.BackoffLimit, 0); runs > most {
-			s.violation = fmt.Sprintf("%d attempts run, want at most %d", runs, most)
-		}
+	if at != nil && runs > 1+ptr.Deref(at.at().Spec.BackoffLimit, 0) {
+		s.fail("%d attempts run, want at most one more than backoffLimit", runs)
 	}
 	s.started = insert(s.started, uid)
-	if s.violation == "" {
-		s.checkLimits(owner)
-	}
+	s.checkLimits(owner)
 }
 
-// checkLimits checks that no more Ats of nodes run than spec.nodes allows.
+// checkLimits checks that no more Ats of nodes run than spec.nodes allows, which has both limits.
 func (s *state) checkLimits(child types.UID) {
 	parent := s.withUID(ownerOf(child))
 	if parent == nil || parent.at().Spec.Nodes == nil {
 		return
 	}
-	running, failed := int32(0), int32(0)
+	running, failed := 0, int32(0)
 	for _, uid := range s.started {
 		if !isWithin(uid, parent.uid()) {
 			continue
 		}
-		i := slices.IndexFunc(s.ended, func(end ended) bool { return end.uid == uid })
-		switch {
-		case i < 0:
+		switch code := s.exit(uid); {
+		case code < 0:
 			running++
-		case s.ended[i].code != 0 && ownerOf(uid) != child:
+		case code > 0 && ownerOf(uid) != child:
 			failed++
 		}
 	}
-	limits := parent.at().Spec.Nodes
-	if limits.MaxConcurrent != nil && int(running) > limits.MaxConcurrent.IntValue() {
-		s.violation = fmt.Sprintf("%d Pods run at the same time, want at most %d", running, limits.MaxConcurrent.IntValue())
-	}
-	// Without maxConcurrent, all may have started before the first one failed.
-	if limits.MaxConcurrent != nil && limits.MaxFailed != nil && failed > *limits.MaxFailed {
-		s.violation = fmt.Sprintf("a command starts after %d failed, want at most %d", failed, *limits.MaxFailed)
+	if limits := parent.at().Spec.Nodes; running > limits.MaxConcurrent.IntValue() {
+		s.fail("%d Pods run at the same time, want at most %s", running, limits.MaxConcurrent)
+	} else if failed > *limits.MaxFailed {
+		s.fail("a command starts after %d failed, want at most %d", failed, *limits.MaxFailed)
 	}
 }
 
@@ -177,22 +186,25 @@ func (s *state) recordRestart(before *object, after *content) {
 	}
 	uid := s.restarting() + "_restart"
 	if slices.Contains(s.started, uid) && (s.x.strict || s.withUID(s.restarting()) != nil) {
-		s.violation = before.name() + " is restarted twice"
+		s.fail("%s is restarted twice", before.name())
 	}
 	s.started = insert(s.started, uid)
+}
+
+// checkChange checks what a controller does to an object. It deletes it if after is nil.
+func (s *state) checkChange(before *object, after *content) {
+	if isForeignPod(before) {
+		s.fail("a Pod of somebody else is changed")
+	}
+	if after != nil && before.kind == cronAts {
+		s.recordSkipped(before.cronAt(), after.meta.(*v1alpha1.CronAt))
+	}
 }
 
 var ranks = map[v1alpha1.AtPhase]int{v1alpha1.PhasePending: 0, v1alpha1.PhaseRunning: 1, v1alpha1.PhaseDone: 2}
 
 // check looks at what is stored.
 func (s *state) check() {
-	if s.violation != "" {
-		return
-	}
-	if s.x.own() == deployments {
-		s.checkCreations()
-		return
-	}
 	for _, o := range s.stored {
 		switch o.kind {
 		case ats:
@@ -213,7 +225,7 @@ func (s *state) checkCronAt(o *object) {
 	s.checkStatus(now)
 	for _, uid := range s.made {
 		if ownerOf(uid) == o.uid() && !strings.HasSuffix(string(uid), "_1") {
-			s.violation = fmt.Sprintf("At %s is created twice for one time", attemptOf(uid))
+			s.fail("At %s is created twice for one time", attemptOf(uid))
 		}
 	}
 }
@@ -226,7 +238,7 @@ func (s *state) checkStatus(now status) {
 		s.highest = append(slices.Clip(s.highest), now)
 		slices.SortFunc(s.highest, func(a, b status) int { return strings.Compare(string(a.uid), string(b.uid)) })
 	case now.phase < s.highest[i].phase || now.failed < s.highest[i].failed:
-		s.violation = fmt.Sprintf("the status goes back: from %+v to %+v", s.highest[i], now)
+		s.fail("the status goes back: from %+v to %+v", s.highest[i], now)
 	case now != s.highest[i]:
 		s.highest = slices.Clone(s.highest)
 		s.highest[i] = now
@@ -238,9 +250,8 @@ func (s *state) checkAt(o *object) {
 	now := status{o.uid(), ranks[at.Status.Phase], at.Status.Failed}
 	done := now.phase == ranks[v1alpha1.PhaseDone]
 	hasFailed := slices.ContainsFunc(s.ended, func(end ended) bool { return end.code != 0 })
-	if s.checkStatus(now); s.violation == "" {
-		s.checkEnd(at, done)
-	}
+	s.checkStatus(now)
+	s.checkEnd(at, done)
 	// A controller that does not know of a cordon creates an At, perhaps after its parent has ended.
 	parent := s.withUID(ownerOf(o.uid()))
 	isLate := at.Status.Reason == v1alpha1.ReasonNotStarted && parent != nil && parent.at().Status.Phase == v1alpha1.PhaseDone ||
@@ -248,25 +259,20 @@ func (s *state) checkAt(o *object) {
 	switch reason := at.Status.Reason; {
 	case !done:
 	case reason != v1alpha1.ReasonCompleted && !hasFailed && !s.harmed && !isLate:
-		s.violation = fmt.Sprintf("%s is recorded, without any cause: %s", reason, at.Status.Message)
-		return
+		s.fail("%s is recorded, without any cause: %s", reason, at.Status.Message)
 	case reason == v1alpha1.ReasonCompleted && s.x.own() == ats && at.Status.Pod == nil && at.Status.Nodes == nil && at.Status.Restart == nil:
-		s.violation = "Completed is recorded, and nothing has run"
-		return
+		s.fail("Completed is recorded, and nothing has run")
 	}
 	if recorded := at.Status.Pod; recorded != nil {
 		if !slices.Contains(s.made, recorded.UID) || ownerOf(recorded.UID) != o.uid() {
-			s.violation = fmt.Sprintf("Pod %s is recorded, which was not created for At %s", recorded.UID, o.uid())
-			return
+			s.fail("Pod %s is recorded, which was not created for At %s", recorded.UID, o.uid())
 		}
 		if pod := s.find(pods, recorded.Name); done && at.Status.Reason == v1alpha1.ReasonPodLost && pod != nil && pod.uid() == recorded.UID {
-			s.violation = fmt.Sprintf("it is recorded that Pod %s is lost, which exists", recorded.UID)
+			s.fail("it is recorded that Pod %s is lost, which exists", recorded.UID)
 		}
-		hasEnded := func(failed bool) bool {
-			return slices.ContainsFunc(s.ended, func(end ended) bool { return end.uid == recorded.UID && (end.code != 0) == failed })
-		}
-		if reason := at.Status.Reason; done && (reason == v1alpha1.ReasonCompleted && !hasEnded(false) || reason == v1alpha1.ReasonCommandFailed && !hasEnded(true)) {
-			s.violation = fmt.Sprintf("%s is recorded for Pod %s, which did not happen: %v", reason, recorded.UID, s.ended)
+		code := s.exit(recorded.UID)
+		if reason := at.Status.Reason; done && (reason == v1alpha1.ReasonCompleted && code != 0 || reason == v1alpha1.ReasonCommandFailed && code <= 0) {
+			s.fail("%s is recorded for Pod %s, which did not happen: %v", reason, recorded.UID, s.ended)
 		}
 		return
 	}
@@ -275,27 +281,24 @@ func (s *state) checkAt(o *object) {
 	case at.Status.Nodes != nil:
 		s.checkNodes(o)
 	case at.Status.Reason == v1alpha1.ReasonCompleted && at.Spec.Restart != nil && at.Status.Restart != nil && !slices.ContainsFunc(s.started, func(uid types.UID) bool { return isWithin(uid, o.uid()) }):
-		s.violation = "a restart is recorded that did not happen"
+		s.fail("a restart is recorded that did not happen")
 	}
 }
 
 // checkEnd checks that an At has ended if exactly one condition says how, with the reason of the status.
 func (s *state) checkEnd(at *v1alpha1.At, done bool) {
-	end := meta.FindStatusCondition(at.Status.Conditions, v1alpha1.ConditionComplete)
-	other := meta.FindStatusCondition(at.Status.Conditions, v1alpha1.ConditionFailed)
-	if done && at.Status.Reason != v1alpha1.ReasonCompleted {
-		end, other = other, end
+	conditions, want := at.Status.Conditions, v1alpha1.ConditionFailed
+	if at.Status.Reason == v1alpha1.ReasonCompleted {
+		want = v1alpha1.ConditionComplete
 	}
-	switch {
-	case isTrue(other) || isTrue(end) != done:
-		s.violation = fmt.Sprintf("the conditions of At %s, which is %s, %s, are %+v", at.Name, at.Status.Phase, at.Status.Reason, at.Status.Conditions)
-	case done && end.Reason != at.Status.Reason:
-		s.violation = fmt.Sprintf("the reason of At %s is %s in its condition, and %s in its status", at.Name, end.Reason, at.Status.Reason)
+	for _, name := range []string{v1alpha1.ConditionComplete, v1alpha1.ConditionFailed} {
+		if meta.IsStatusConditionTrue(conditions, name) != (done && name == want) {
+			s.fail("the conditions of At %s, which is %s, %s, are %+v", at.Name, at.Status.Phase, at.Status.Reason, conditions)
+		}
 	}
-}
-
-func isTrue(condition *metav1.Condition) bool {
-	return condition != nil && condition.Status == metav1.ConditionTrue
+	if end := meta.FindStatusCondition(conditions, want); done && end != nil && end.Reason != at.Status.Reason {
+		s.fail("the reason of At %s is %s in its condition, and %s in its status", at.Name, end.Reason, at.Status.Reason)
+	}
 }
 
 // checkNodes checks the counts of an At on nodes that has ended.
@@ -309,17 +312,14 @@ func (s *state) checkNodes(o *object) {
 	}
 	switch {
 	case counts.Active != 0 || counts.Desired != counts.Succeeded+counts.Failed+counts.Waiting:
-		s.violation = fmt.Sprintf("the counts of nodes do not add up: %+v", counts)
+		s.fail("the counts of nodes do not add up: %+v", counts)
 	case succeeded < counts.Succeeded || o.at().Status.Reason == v1alpha1.ReasonCompleted && counts.Succeeded < counts.Desired:
-		s.violation = fmt.Sprintf("it is recorded that %d of %d nodes succeeded, which did not happen: %v", counts.Succeeded, counts.Desired, s.ended)
+		s.fail("it is recorded that %d of %d nodes succeeded, which did not happen: %v", counts.Succeeded, counts.Desired, s.ended)
 	}
 }
 
 // hasEnded returns what is wrong in a state in which nothing more happens.
 func (s *state) hasEnded() error {
-	if s.x.own() == deployments {
-		return s.hasEndedWorkload()
-	}
 	for _, o := range s.stored {
 		if o.kind == cronAts {
 			if err := s.hasEndedCronAt(o.cronAt()); err != nil {
@@ -374,19 +374,20 @@ func (s *state) hasEndedCronAt(cronAt *v1alpha1.CronAt) error {
 		return fmt.Errorf("%d Ats are kept", ended)
 	case cronAt.Status.Active > 0:
 		return fmt.Errorf("%d Ats count as active", cronAt.Status.Active)
-	case !ptr.Deref(cronAt.Spec.Suspend, false) && (last == nil || last.Time.Before(s.x.scenario.last)):
-		return fmt.Errorf("the last time is %v, want %s", last, s.x.scenario.last)
-	case !ptr.Deref(cronAt.Spec.Suspend, false) && (times < 2 || times > 2 && skipped == nil):
+	case ptr.Deref(cronAt.Spec.Suspend, false):
+	case last == nil || last.Time.Before(lastTime):
+		return fmt.Errorf("the last time is %v, want %s", last, lastTime)
+	case times < 2 || times > 2 && skipped == nil:
 		// A controller that does not know of a Freeze may create the At of a time that another one skips.
 		return fmt.Errorf("%d times have an At or count as missed, want 2: %+v", times, cronAt.Status)
 	}
 	return nil
 }
 
-// isSuspended reports whether a user has suspended an At or its parent.
+// isSuspended reports whether a user has suspended an At, or the parent that it has.
 func (s *state) isSuspended(o *object) bool {
 	if parent := s.withUID(ownerOf(o.uid())); parent != nil {
-		return ptr.Deref(parent.at().Spec.Suspend, false)
+		o = parent
 	}
 	return ptr.Deref(o.at().Spec.Suspend, false)
 }

@@ -56,9 +56,6 @@ func (x *explorer) cluster(s *state) []transition {
 			switch phase, deleted := pod.Status.Phase, pod.DeletionTimestamp != nil; {
 			case phase == corev1.PodPending && !deleted && hasNode:
 				add("the kubelet starts", func(n *state) { n.startPod(o) })
-				if x.scenario.refuses && o.name() == "at-pod" {
-					add("the kubelet refuses", func(n *state) { n.refusePod(o) })
-				}
 			case phase == corev1.PodRunning && (deleted || !hasNode):
 				add("the kubelet kills", ends(137))
 			case phase == corev1.PodRunning:
@@ -114,15 +111,6 @@ func (s *state) startPod(o *object) {
 		pod.Spec.NodeName, pod.Status.Phase = cmp.Or(pod.Annotations[v1alpha1.AnnotationNode], "a"), corev1.PodRunning
 	}))
 	s.recordStart(o)
-}
-
-func (s *state) refusePod(o *object) {
-	s.put(o.change("refuse", func(meta metav1.Object) {
-		pod := meta.(*corev1.Pod)
-		pod.Spec.NodeName, pod.Status.Phase, pod.Status.Message = "a", corev1.PodFailed, "Pod was rejected: no room"
-		pod.Status.StartTime = &metav1.Time{Time: epoch}
-		pod.ManagedFields = []metav1.ManagedFieldsEntry{{Subresource: "status", Time: pod.Status.StartTime}}
-	}))
 }
 
 // endPod ends the command of a Pod. If the Pod is being deleted, the kubelet also deletes it for good.

@@ -18,7 +18,6 @@ package main
 
 import (
 	"fmt"
-	"iter"
 	"slices"
 	"strings"
 	"sync"
@@ -28,11 +27,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
 	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronsteps"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
-	"programming-kubernetes.info/cnat-controller/pkg/restartannotation/annotationplan"
 )
 
 // fault is what happens to a request.
@@ -67,10 +64,6 @@ type scenario struct {
 	edits []edit
 	// fails is true if commands may fail.
 	fails bool
-	// refuses is true if a node may refuse the first Pod.
-	refuses bool
-	// last is the last time of a CronAt.
-	last time.Time
 	// begins is the history from which on all is explored.
 	begins []string
 }
@@ -87,10 +80,9 @@ type edit struct {
 type explorer struct {
 	scenario scenario
 	// instants are those of the scenario, and later ones for what remains to be done.
-	instants   []float64
-	decide     func(plan.World) plan.Decision
-	cleanUp    func(plan.World, *corev1.Pod) plan.Decision
-	annotation func(*annotationplan.World) annotationplan.Decision
+	instants []float64
+	decide   func(plan.World) plan.Decision
+	cleanUp  func(plan.World, *corev1.Pod) plan.Decision
 	// mutateCronAt lets a mutant change the world of a CronAt before each decision.
 	mutateCronAt func(s *cronsteps.Steps, w *cronplan.World)
 	// send and receive let a mutant change a request, and the error of its answer.
@@ -116,8 +108,7 @@ const maxTurns = 300_000
 // At with the given name.
 func (x *explorer) turn(p *replayer, c *controller, name string, now int8) outcome {
 	e := &encoder{bytes: make([]byte, 0, 512)}
-	e.string(name)
-	e.int(int64(now))
+	e.add(name, now)
 	e.known(c)
 	k := e.key()
 	o, known := x.turns.Load(k)
@@ -125,51 +116,31 @@ func (x *explorer) turn(p *replayer, c *controller, name string, now int8) outco
 		if x.number.Add(1)%maxTurns == 0 {
 			x.turns.Clear()
 		}
-		o = p.replay(e.ranked(c), name, now)
+		replayed := p.replay(c, name, now)
+		replayed.versions = e.ranks
+		o = replayed
 		x.turns.Store(k, o)
 	}
-	return e.unranked(o.(outcome))
+	return o.(outcome).with(e.ranks)
 }
 
-// ranked returns what a controller knows with ranks instead of resource versions.
-func (e *encoder) ranked(c *controller) *controller {
-	objects := func(from []*object) []*object {
-		var to []*object
-		for _, o := range from {
-			to = append(to, o.with(e.rankOf(o.version)))
-		}
-		return to
+// with returns an outcome with other resource versions in the same order.
+func (o outcome) with(versions []int32) outcome {
+	other := func(version int32) int32 {
+		rank, _ := slices.BinarySearch(o.versions, version)
+		return versions[rank]
 	}
-	n := &controller{own: c.own, cache: objects(c.cache), written: objects(c.written), counted: c.counted, reached: 1}
-	for _, w := range c.writes {
-		n.writes = append(n.writes, write{e.rankOf(w.version), w.instant})
-	}
-	if arrived := c.arrived(); arrived > 0 {
-		n.reached = n.writes[arrived-1].version
-	}
-	if c.sync != nil {
-		n.sync = &syncing{name: c.sync.name}
-		for _, a := range c.sync.answers {
-			a.objects = objects(a.objects)
-			n.sync.answers = append(n.sync.answers, a)
-		}
-	}
-	return n
-}
-
-// unranked returns an outcome with resource versions instead of ranks.
-func (e *encoder) unranked(o outcome) outcome {
 	if o.request != nil && o.request.version != 0 {
 		r := *o.request
-		r.version = e.versionOf(r.version)
+		r.version = other(r.version)
 		o.request = &r
 	}
 	o.written, o.writes = slices.Clone(o.written), slices.Clone(o.writes)
 	for i, w := range o.written {
-		o.written[i] = w.with(e.versionOf(w.version))
+		o.written[i] = w.with(other(w.version))
 	}
 	for i := range o.writes {
-		o.writes[i].version = e.versionOf(o.writes[i].version)
+		o.writes[i].version = other(o.writes[i].version)
 	}
 	return o
 }
@@ -283,7 +254,7 @@ func (x *explorer) begin(s *state, p *replayer, i int) []beginning {
 		c = x.finish(p, c, s)
 	}
 	var all []beginning
-	for numbers := range c.deliveries() {
+	for _, numbers := range c.deliveries() {
 		d := c
 		d.deliver(numbers)
 		for _, name := range x.names(&d) {
@@ -296,24 +267,17 @@ func (x *explorer) begin(s *state, p *replayer, i int) []beginning {
 }
 
 // deliveries returns how many news of each kind the watches can deliver.
-func (c *controller) deliveries() iter.Seq[[kinds]int] {
-	return func(yield func([kinds]int) bool) {
-		var numbers [kinds]int
-		for {
-			if !yield(numbers) {
-				return
+func (c *controller) deliveries() [][kinds]int {
+	all := make([][kinds]int, 1)
+	for k, news := range c.news {
+		for _, numbers := range all {
+			for i := range news {
+				numbers[k] = i + 1
+				all = append(all, numbers)
 			}
-			k := 0
-			for k < len(numbers) && numbers[k] == len(c.news[k]) {
-				numbers[k] = 0
-				k++
-			}
-			if k == len(numbers) {
-				return
-			}
-			numbers[k]++
 		}
 	}
+	return all
 }
 
 func newsOf(numbers [kinds]int) string {
@@ -332,11 +296,6 @@ func newsOf(numbers [kinds]int) string {
 // own returns what the controllers control: the kind of the first object.
 func (x *explorer) own() kind { return kindOf(x.scenario.objects[0]) }
 
-// policy returns how the Ats of the CronAt may overlap.
-func (x *explorer) policy() v1alpha1.ConcurrencyPolicy {
-	return x.scenario.objects[0].(*v1alpha1.CronAt).Spec.ConcurrencyPolicy
-}
-
 // names returns the names of what a controller can sync.
 func (x *explorer) names(c *controller) []string {
 	var names []string
@@ -349,8 +308,6 @@ func (x *explorer) names(c *controller) []string {
 			name = plan.AtName(o.pod())
 		case ats:
 			name = cronplan.CronAtName(o.at())
-		case cronAts:
-			continue // Its workload decides.
 		}
 		if name != "" && !slices.Contains(names, name) {
 			names = append(names, name)

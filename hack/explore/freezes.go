@@ -41,16 +41,7 @@ func freezeUntil(seconds float64) edit {
 	}}
 	name := fmt.Sprintf("writes the Freeze until %.0f s", seconds)
 	return edit{harmless: true, name: name, do: func(s *state) bool {
-		o := s.find(freezes, "freeze")
-		if o == nil {
-			return s.create(intern(wanted.DeepCopy())) != nil
-		}
-		after := o.change(name, func(meta metav1.Object) { meta.(*v1alpha1.Freeze).Spec = wanted.Spec })
-		if after == o.content {
-			return false
-		}
-		s.put(after)
-		return true
+		return creates(name, wanted).do(s) || changes(name, freezes, wanted.Name, func(meta metav1.Object) { meta.(*v1alpha1.Freeze).Spec = wanted.Spec }, nil).do(s)
 	}}
 }
 

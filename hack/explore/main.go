@@ -23,24 +23,21 @@ import (
 	"os"
 	"runtime"
 	"slices"
-	"strings"
 	"time"
 
 	"k8s.io/klog/v2"
 
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
-	"programming-kubernetes.info/cnat-controller/pkg/restartannotation/annotationplan"
 )
 
 // newExplorer explores a scenario with the real decisions.
 func newExplorer(s scenario) *explorer {
 	return &explorer{
-		scenario:   s,
-		instants:   later(s.instants),
-		flight:     maxFlight,
-		decide:     plan.Decide,
-		cleanUp:    plan.CleanUp,
-		annotation: func(w *annotationplan.World) annotationplan.Decision { return annotationplan.Decide(*w) },
+		scenario: s,
+		instants: later(s.instants),
+		flight:   maxFlight,
+		decide:   plan.Decide,
+		cleanUp:  plan.CleanUp,
 	}
 }
 
@@ -57,14 +54,11 @@ func main() {
 	edits := flag.Int("edits", -1, "The number of edits by users. By default, that of the scenario.")
 	crashes := flag.Int("crashes", -1, "The number of times that a controller is killed. By default, that of the scenario.")
 	lag := flag.Int("lag", -1, "By how many events a watch may be late. By default, that of the scenario.")
-	arguments, only := os.Args[1:], ""
-	if len(arguments) > 0 && !strings.HasPrefix(arguments[0], "-") {
-		only, arguments = arguments[0], arguments[1:]
-	}
-	_ = flag.CommandLine.Parse(arguments) // It exits with an error.
+	flag.Parse()
 	klog.LogToStderr(false)
-	if only != "" && !slices.ContainsFunc(scenarios, func(s scenario) bool { return s.name == only }) {
-		fmt.Fprintf(os.Stderr, "there is no scenario %q: see hack/explore/scenarios.go\n", only)
+	only := flag.Arg(0)
+	if flag.NArg() > 1 || only != "" && !slices.ContainsFunc(scenarios, func(s scenario) bool { return s.name == only }) {
+		fmt.Fprintf(os.Stderr, "%q is not a scenario of hack/explore/scenarios.go, after the flags\n", flag.Args())
 		os.Exit(2)
 	}
 	failed := false

@@ -29,7 +29,6 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
 	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronsteps"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
-	"programming-kubernetes.info/cnat-controller/pkg/restartannotation/annotationplan"
 )
 
 // ran is the history of an At that ran, and whose Pod is recorded.
@@ -39,31 +38,23 @@ var ran = []string{"controller A: at: reads the At", "controller A: at: CreatePo
 var delayed = []string{
 	"controller A: at: reads the At", "controller A: at: CreatePod: the request is delayed",
 	"controller B: at: reads the At", "controller B: at: CreatePod", "the kubelet starts at-pod", "the command succeeds in at-pod",
-	"controller B (news of 3 Pods): at: writes status DONE Completed",
+	"controller B (news of 3 pods): at: writes status DONE Completed",
 }
 
 var mutants = map[string]mutant{
 	"no live read": {"lag", "after the At was suspended", within([]float64{59, 60}, budget{edits: 1}, suspend), decides(func(w *plan.World) {
 		w.Live, w.AsOf = plan.LiveAll, w.Now
 	})},
-	"no finalizer": {"at", "runs twice", within([]float64{60}, budget{crashes: 1, edits: 1}, deletePod), sends(func(r *request) {
-		if r.createsPod() {
-			r.object = r.object.change("no finalizer", func(meta metav1.Object) { meta.SetFinalizers(nil) })
+	"no finalizer":                      {"at", "runs twice", within([]float64{60}, budget{crashes: 1, edits: 1}, deletePod), createsWithoutFinalizer},
+	"ownership by name":                 {"successor", "which was not created for At", nil, seesPods(adopt)},
+	"a Pod of somebody else is adopted": {"at", "which was not created for At", within([]float64{60}, budget{edits: 1}, takePodName), seesPods(adopt)},
+	"a Pod of somebody else is deleted": {"at", "of somebody else is changed", within([]float64{60}, budget{edits: 1}, takePodName), becomes(func(w plan.World, d *plan.Decision) {
+		for _, pod := range w.Pods {
+			if plan.ControllerOf(pod) == nil {
+				*d = plan.Decision{Action: plan.DeletePod{Pod: pod}}
+			}
 		}
 	})},
-	"ownership by name":                 {"successor", "which was not created for At", nil, decides(adopt)},
-	"a Pod of somebody else is adopted": {"at", "which was not created for At", within([]float64{60}, budget{edits: 1}, takePodName), decides(adopt)},
-	"a Pod of somebody else is deleted": {"at", "of somebody else is changed", within([]float64{60}, budget{edits: 1}, takePodName), func(x *explorer) {
-		x.decide = func(w plan.World) plan.Decision {
-			d := plan.Decide(w)
-			for _, pod := range w.Pods {
-				if plan.ControllerOf(pod) == nil {
-					return plan.Decision{Action: plan.DeletePod{Pod: pod}}
-				}
-			}
-			return d
-		}
-	}},
 	"a status without its version": {"retries", "goes back", nil, sends(func(r *request) {
 		if r.verb == patchStatus {
 			r.version = 0
@@ -88,38 +79,12 @@ var mutants = map[string]mutant{
 		}
 		return d
 	})},
-	"a success has the condition of a failure": {"at", "the conditions of At at", nil, func(x *explorer) {
-		x.decide = func(w plan.World) plan.Decision {
-			d := plan.Decide(w)
-			if d.Status != nil {
-				if end := meta.FindStatusCondition(d.Status.Conditions, v1alpha1.ConditionComplete); end != nil {
-					end.Type = v1alpha1.ConditionFailed
-				}
-			}
-			return d
+	"a success has the condition of a failure":       {"at", "the conditions of At at", nil, completes(func(end *metav1.Condition) { end.Type = v1alpha1.ConditionFailed })},
+	"a condition has another reason than the status": {"at", "in its condition", nil, completes(func(end *metav1.Condition) { end.Reason = v1alpha1.ReasonCommandFailed })},
+	"a suspended run fails": {"at", "without any cause", nil, seesPods(func(at *v1alpha1.At, pod *corev1.Pod) {
+		if ptr.Deref(at.Spec.Suspend, false) && pod.Status.Phase == corev1.PodSucceeded {
+			pod.Status.Phase = corev1.PodFailed
 		}
-	}},
-	"a condition has another reason than the status": {"at", "in its condition", nil, func(x *explorer) {
-		x.decide = func(w plan.World) plan.Decision {
-			d := plan.Decide(w)
-			if d.Status != nil {
-				if end := meta.FindStatusCondition(d.Status.Conditions, v1alpha1.ConditionComplete); end != nil {
-					end.Reason = v1alpha1.ReasonCommandFailed
-				}
-			}
-			return d
-		}
-	}},
-	"a suspended run fails": {"at", "without any cause", nil, decides(func(w *plan.World) {
-		var failed []*corev1.Pod
-		for _, pod := range w.Pods {
-			pod = pod.DeepCopy()
-			if ptr.Deref(w.At.Spec.Suspend, false) && pod.Status.Phase == corev1.PodSucceeded {
-				pod.Status.Phase = corev1.PodFailed
-			}
-			failed = append(failed, pod)
-		}
-		w.Pods = failed
 	})},
 	"a lost Pod is created again": {"at", "does not come to an end", nil, decides(func(w *plan.World) {
 		if !w.HasPod() {
@@ -134,7 +99,7 @@ var mutants = map[string]mutant{
 	})},
 	"a suspension is ignored":        {"at", "after the At was suspended", nil, decides(func(w *plan.World) { w.At.Spec.Suspend = nil })},
 	"an edit of the time is ignored": {"at", "before it is due", nil, decides(func(w *plan.World) { w.At.Spec.Schedule = epoch.Format(time.RFC3339) })},
-	"an orphan is released without a look": {"successor", "runs twice", all(within([]float64{60}, budget{edits: 3}, deleteAt, createAgain, deletePod), after("a user deletes the At", "a user creates the At again", "controller A (news of 2 Ats): at: reads the At", "controller A: at: CreatePod", "the kubelet starts at-pod")), cleansUp(func(_ plan.World, _ *corev1.Pod, d plan.Decision) plan.Decision {
+	"an orphan is released without a look": {"successor", "runs twice", all(within([]float64{60}, budget{edits: 3}, deleteAt, createAgain, deletePod), after("a user deletes the At", "a user creates the At again", "controller A (news of 2 ats): at: reads the At", "controller A: at: CreatePod", "the kubelet starts at-pod")), cleansUp(func(_ plan.World, _ *corev1.Pod, d plan.Decision) plan.Decision {
 		d.Needs = plan.Cached
 		return d
 	})},
@@ -152,28 +117,15 @@ var mutants = map[string]mutant{
 			next.Time = w.Now
 		}
 	})},
-	"a failure counts as a success": {"retries", "which did not happen", nil, decides(func(w *plan.World) {
-		var succeeded []*corev1.Pod
-		for _, pod := range w.Pods {
-			pod = pod.DeepCopy()
-			if pod.Status.Phase == corev1.PodFailed {
-				pod.Status.Phase = corev1.PodSucceeded
-				pod.Status.ContainerStatuses = nil
-			}
-			succeeded = append(succeeded, pod)
+	"a failure counts as a success": {"retries", "which did not happen", nil, seesPods(func(_ *v1alpha1.At, pod *corev1.Pod) {
+		if pod.Status.Phase == corev1.PodFailed {
+			pod.Status.Phase, pod.Status.ContainerStatuses = corev1.PodSucceeded, nil
 		}
-		w.Pods = succeeded
 	})},
-	"an attempt is counted while it runs": {"retries", "has not failed", nil, decides(func(w *plan.World) {
-		var failed []*corev1.Pod
-		for _, pod := range w.Pods {
-			pod = pod.DeepCopy()
-			if pod.Status.Phase == corev1.PodRunning {
-				pod.Status.Phase = corev1.PodFailed
-			}
-			failed = append(failed, pod)
+	"an attempt is counted while it runs": {"retries", "has not failed", nil, seesPods(func(_ *v1alpha1.At, pod *corev1.Pod) {
+		if pod.Status.Phase == corev1.PodRunning {
+			pod.Status.Phase = corev1.PodFailed
 		}
-		w.Pods = failed
 	})},
 	"maxConcurrent is ignored": {"nodes", "run at the same time", all(within([]float64{60}, budget{}), succeeds, after("the kubelet starts at-a-pod")), sends(func(r *request) {
 		if r.verb == create && r.kind == ats {
@@ -201,34 +153,18 @@ var mutants = map[string]mutant{
 		}
 		w.Children = succeeded
 	})},
-	"the counts of nodes are wrong": {"nodes", "do not add up", nil, func(x *explorer) {
-		x.decide = func(w plan.World) plan.Decision {
-			d := plan.Decide(w)
-			if d.Status != nil && d.Status.Nodes != nil && d.Status.Phase == v1alpha1.PhaseDone {
-				d.Status.Nodes.Waiting++
-			}
-			return d
-		}
-	}},
-	"a child without a finalizer": {"nodes", "runs it twice", all(within([]float64{60}, budget{edits: 1}, deleteChild), after(
-		"controller A: at: reads all", "controller A: at: reads all", "controller A: at: reads all", "controller A: at: writes status RUNNING", "controller A: at: reads the At",
-		"controller B (news of 1 Ats): at: reads the At", "controller B: at: CreateAts", "controller B: at: CreateAts",
-		"controller B (news of 2 Ats): at: reads the At", "controller B: at: reads all", "controller B: at: reads all", "controller B: at: writes status RUNNING",
-		"controller B: at: reads the At", "controller B: at: ResumeAts",
-	)), sends(func(r *request) {
-		if r.verb == create && r.kind == ats {
-			r.object = r.object.change("no finalizer", func(meta metav1.Object) { meta.SetFinalizers(nil) })
+	"the counts of nodes are wrong": {"nodes", "do not add up", nil, becomes(func(_ plan.World, d *plan.Decision) {
+		if d.Status != nil && d.Status.Nodes != nil && d.Status.Phase == v1alpha1.PhaseDone {
+			d.Status.Nodes.Waiting++
 		}
 	})},
-	"a child is never released": {"nodes", "stays", nil, func(x *explorer) {
-		x.decide = func(w plan.World) plan.Decision {
-			d := plan.Decide(w)
-			if _, releases := d.Action.(plan.ReleaseAt); releases {
-				return plan.Decision{}
-			}
-			return d
-		}
-	}},
+	"a child without a finalizer": {"nodes", "runs it twice", all(within([]float64{60}, budget{edits: 1}, deleteChild), after(
+		"controller A: at: reads all", "controller A: at: reads all", "controller A: at: reads all", "controller A: at: writes status RUNNING", "controller A: at: reads the At",
+		"controller B (news of 1 ats): at: reads the At", "controller B: at: CreateAts", "controller B: at: CreateAts",
+		"controller B (news of 2 ats): at: reads the At", "controller B: at: reads all", "controller B: at: reads all", "controller B: at: writes status RUNNING",
+		"controller B: at: reads the At", "controller B: at: ResumeAts",
+	)), createsWithoutFinalizer},
+	"a child is never released": {"nodes", "stays", nil, omits[plan.ReleaseAt](nil)},
 	"children without a parent": {"nodes", "At at is RUNNING", nil, decides(func(w *plan.World) { w.Parent = nil })},
 	"a child of a parent that is gone is kept": {"nodes", "the deleted At at-a stays", nil, decides(func(w *plan.World) {
 		if w.Parent == nil && plan.ParentName(w.At) != "" {
@@ -245,82 +181,32 @@ var mutants = map[string]mutant{
 			w.Live, w.AsOf = plan.LiveAll, w.Now
 		}
 	})},
-	"no live read of a CronAt": {"forbid", "after the At was suspended", nil, cronAt(func(s *cronsteps.Steps, w *cronplan.World) {
-		if w.CronAt != nil {
-			w.CronAtIsLive, w.CronAtAsOf = true, s.Clock.Now()
-		}
-	})},
-	"an At of a CronAt without a finalizer": {"forbid", "is created twice", within([]float64{0, 60}, budget{edits: 1}, deleteScheduled), sends(func(r *request) {
-		if r.createsScheduled() {
-			r.object = r.object.change("no finalizer", func(meta metav1.Object) { meta.SetFinalizers(nil) })
-		}
-	})},
+	"no live read of a CronAt":              {"forbid", "after the At was suspended", nil, seesCronAt(func(s *cronsteps.Steps, w *cronplan.World) { w.CronAtIsLive, w.CronAtAsOf = true, s.Clock.Now() })},
+	"an At of a CronAt without a finalizer": {"forbid", "is created twice", within([]float64{0, 60}, budget{edits: 1}, deleteScheduled), createsWithoutFinalizer},
 	"an At of a CronAt is released at once": {"forbid", "is created twice", within([]float64{0, 60}, budget{edits: 1}, deleteScheduled), cronAt(func(_ *cronsteps.Steps, w *cronplan.World) {
 		for _, at := range w.Ats {
 			w.CountedSince[at.UID] = epoch
 		}
 	})},
-	"the Ats of a CronAt are listed only once": {"forbid", "times have an At or count as missed", within([]float64{0, 60, 120}, budget{}), cronAt(func(s *cronsteps.Steps, w *cronplan.World) {
+	"the Ats of a CronAt are listed only once": {"forbid", "has not ended", within([]float64{0, 60, 120}, budget{}), cronAt(func(s *cronsteps.Steps, w *cronplan.World) {
 		if !w.AtsAsOf.IsZero() {
 			w.AtsAsOf = s.Clock.Now()
 		}
 	})},
-	"Forbid is ignored": {"forbid", "has not ended", nil, cronAt(func(_ *cronsteps.Steps, w *cronplan.World) {
-		if w.CronAt != nil {
-			w.CronAt = w.CronAt.DeepCopy()
-			w.CronAt.Spec.ConcurrencyPolicy = v1alpha1.AllowConcurrent
-		}
+	"Forbid is ignored": {"forbid", "has not ended", nil, seesCronAt(func(_ *cronsteps.Steps, w *cronplan.World) {
+		w.CronAt.Spec.ConcurrencyPolicy = v1alpha1.AllowConcurrent
 	})},
-	"a time is missed silently": {"forbid", "times have an At or count as missed", nil, cronAt(func(s *cronsteps.Steps, w *cronplan.World) {
-		if first := epoch.Add(due * time.Second); w.CronAt != nil && w.CronAt.Status.LastScheduleTime == nil && s.Clock.Now().After(first.Add(time.Second)) {
-			w.CronAt = w.CronAt.DeepCopy()
+	"a time is missed silently": {"forbid", "times have an At or count as missed", nil, seesCronAt(func(s *cronsteps.Steps, w *cronplan.World) {
+		if first := epoch.Add(due * time.Second); w.CronAt.Status.LastScheduleTime == nil && s.Clock.Now().After(first.Add(time.Second)) {
 			w.CronAt.Status.LastScheduleTime = &metav1.Time{Time: first}
 		}
 	})},
-	"the history is kept": {"forbid", "Ats are kept", nil, cronAt(func(_ *cronsteps.Steps, w *cronplan.World) {
-		if w.CronAt != nil {
-			w.CronAt = w.CronAt.DeepCopy()
-			w.CronAt.Spec.SuccessfulAtsHistoryLimit = ptr.To[int32](3)
-		}
+	"the history is kept": {"forbid", "Ats are kept", nil, seesCronAt(func(_ *cronsteps.Steps, w *cronplan.World) {
+		w.CronAt.Spec.SuccessfulAtsHistoryLimit = ptr.To[int32](3)
 	})},
-	"a workload from before its restart": {"restart", "without any cause", within([]float64{60}, budget{}), func(x *explorer) {
-		x.decide = func(w plan.World) plan.Decision {
-			if w.At != nil && w.At.Status.Restart != nil && w.At.Status.Restart.RestartedAt != nil && w.Target != nil {
-				target := *w.Target
-				target.RestartedAt = nil
-				w.Target = &target
-			}
-			return plan.Decide(w)
-		}
-	}},
-	"a CronAt of somebody else is adopted": {"annotation", "of somebody else is changed", nil, annotation(func(w *annotationplan.World) {
-		if w.CronAt != nil && w.Workload != nil {
-			w.CronAt.OwnerReferences = []metav1.OwnerReference{{UID: w.Workload.UID, Controller: ptr.To(true)}}
-		}
-	})},
-	"a suspended CronAt is resumed": {"annotation", "has suspended is", nil, annotation(func(w *annotationplan.World) {
-		if w.CronAt != nil {
-			w.CronAt.Spec.Suspend = nil
-		}
-	})},
-	"a CronAt is deleted whatever its version": {"annotation", "has suspended is deleted", nil, sends(func(r *request) {
-		if r.kind == cronAts && r.verb == remove {
-			r.version = 0
-		}
-	})},
-	"a Deployment in the cache is believed": {"annotation", "the CronAt is created", after(`a user writes the annotation "each night"`, `a user writes the annotation "0 4 * * 0"`), annotation(func(w *annotationplan.World) { w.IsLive = true })},
-	"a CronAt without its owner is left alone": {"annotation", "the CronAt has the owners", nil, func(x *explorer) {
-		x.annotation = func(w *annotationplan.World) annotationplan.Decision {
-			d := annotationplan.Decide(*w)
-			if _, adopts := d.Action.(annotationplan.AdoptCronAt); adopts {
-				return annotationplan.Decision{}
-			}
-			return d
-		}
-	}},
-	"a removed annotation has no effect": {"annotation", "the CronAt stays", nil, annotation(func(w *annotationplan.World) {
-		if w.Workload != nil && !annotationplan.IsAnnotated(w.Workload) {
-			w.Workload = nil
+	"a workload from before its restart": {"restart", "without any cause", within([]float64{60}, budget{}), decides(func(w *plan.World) {
+		if w.At.Status.Restart != nil && w.At.Status.Restart.RestartedAt != nil {
+			forgetRestart(w)
 		}
 	})},
 	"a first Pod starts in a Freeze": {"freeze", "although Freeze", nil, decides(func(w *plan.World) {
@@ -333,57 +219,56 @@ var mutants = map[string]mutant{
 			w.Frozen = nil
 		}
 	})},
-	"a restart is sent in a Freeze": {"freeze-restart", "although Freeze", nil, decides(func(w *plan.World) { w.Frozen = nil })},
-	"what waits for a Freeze never starts": {"thaw", "At at is RUNNING", nil, func(x *explorer) {
-		x.decide = func(w plan.World) plan.Decision {
-			d := plan.Decide(w)
-			if _, creates := d.Action.(plan.CreatePod); creates && plan.IsFrozen(w.At) {
-				return plan.Decision{}
-			}
-			return d
+	"a restart is sent in a Freeze":        {"freeze-restart", "although Freeze", nil, decides(func(w *plan.World) { w.Frozen = nil })},
+	"what waits for a Freeze never starts": {"thaw", "At at is RUNNING", nil, omits[plan.CreatePod](func(w plan.World) bool { return plan.IsFrozen(w.At) })},
+	"a Freeze hides the deadline": {"freeze", "At at is PENDING", nil, becomes(func(w plan.World, d *plan.Decision) {
+		if w.Frozen != nil && d.Status != nil && d.Status.Reason != v1alpha1.ReasonFrozen {
+			*d = plan.Decision{}
 		}
-	}},
-	"a Freeze hides the deadline": {"freeze", "At at is PENDING", nil, func(x *explorer) {
-		x.decide = func(w plan.World) plan.Decision {
-			if d := plan.Decide(w); w.Frozen == nil || d.Status == nil || d.Status.Reason == v1alpha1.ReasonFrozen {
-				return d
-			}
-			return plan.Decision{}
+	})},
+	"a Freeze hides how a command ended": {"freeze", "At at is RUNNING", nil, becomes(func(w plan.World, d *plan.Decision) {
+		if w.Frozen != nil && w.At.Status.Phase == v1alpha1.PhaseRunning {
+			*d = plan.Decision{}
 		}
-	}},
-	"a Freeze hides how a command ended": {"freeze", "At at is RUNNING", nil, func(x *explorer) {
-		x.decide = func(w plan.World) plan.Decision {
-			if w.Frozen != nil && w.At.Status.Phase == v1alpha1.PhaseRunning {
-				return plan.Decision{}
-			}
-			return plan.Decide(w)
-		}
-	}},
+	})},
 	"a time of a CronAt runs in a Freeze": {"skip", "although Freeze", nil, cronAt(func(_ *cronsteps.Steps, w *cronplan.World) { w.Freezes = nil })},
-	"a skipped time of a CronAt runs later": {"skip", "or its time skipped", nil, cronAt(func(_ *cronsteps.Steps, w *cronplan.World) {
-		if w.CronAt != nil && w.Freezes.IsEmpty() {
-			w.CronAt = w.CronAt.DeepCopy()
+	"a skipped time of a CronAt runs later": {"skip", "or its time skipped", nil, seesCronAt(func(_ *cronsteps.Steps, w *cronplan.World) {
+		if w.Freezes.IsEmpty() {
 			w.CronAt.Status.Skipped = nil
 		}
 	})},
-	"a restart is never seen": {"restart", "At at is RUNNING", nil, decides(func(w *plan.World) {
-		if w.Target != nil {
-			target := *w.Target
-			target.RestartedAt = nil
-			w.Target = &target
-		}
-	})},
+	"a restart is never seen": {"restart", "At at is RUNNING", nil, decides(forgetRestart)},
 }
 
-// adopt lets the At own all Pods.
-func adopt(w *plan.World) {
-	var adopted []*corev1.Pod
-	for _, pod := range w.Pods {
-		pod = pod.DeepCopy()
-		pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(w.At, v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.AtKind))}
-		adopted = append(adopted, pod)
+var createsWithoutFinalizer = sends(func(r *request) {
+	if r.verb == create {
+		r.object = r.object.change("no finalizer", func(meta metav1.Object) { meta.SetFinalizers(nil) })
 	}
-	w.Pods = adopted
+})
+
+// adopt lets the At own a Pod.
+func adopt(at *v1alpha1.At, pod *corev1.Pod) {
+	pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(at, v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.AtKind))}
+}
+
+// completes returns a mutant of how an At ends.
+func completes(change func(end *metav1.Condition)) func(x *explorer) {
+	return becomes(func(_ plan.World, d *plan.Decision) {
+		if d.Status != nil {
+			if end := meta.FindStatusCondition(d.Status.Conditions, v1alpha1.ConditionComplete); end != nil {
+				change(end)
+			}
+		}
+	})
+}
+
+// forgetRestart lets a workload not have been restarted.
+func forgetRestart(w *plan.World) {
+	if w.Target != nil {
+		target := *w.Target
+		target.RestartedAt = nil
+		w.Target = &target
+	}
 }
 
 func withoutLimit(at **v1alpha1.At) {

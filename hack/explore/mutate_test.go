@@ -17,15 +17,16 @@ limitations under the License.
 package main
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
 	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronsteps"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
-	"programming-kubernetes.info/cnat-controller/pkg/restartannotation/annotationplan"
 )
 
 // mutant breaks a promise in a world, in which that promise holds without the mutation.
@@ -46,6 +47,47 @@ func decides(change func(w *plan.World)) func(x *explorer) {
 			return plan.Decide(w)
 		}
 	}
+}
+
+// becomes returns a mutant of the decisions.
+func becomes(change func(w plan.World, d *plan.Decision)) func(x *explorer) {
+	return func(x *explorer) {
+		x.decide = func(w plan.World) plan.Decision {
+			d := plan.Decide(w)
+			change(w, &d)
+			return d
+		}
+	}
+}
+
+// omits returns a mutant of the decisions without those with an action.
+func omits[T any](mistaken func(w plan.World) bool) func(x *explorer) {
+	return becomes(func(w plan.World, d *plan.Decision) {
+		if _, omitted := d.Action.(T); omitted && (mistaken == nil || mistaken(w)) {
+			*d = plan.Decision{}
+		}
+	})
+}
+
+// seesPods returns a mutant of the Pods that decisions are made on.
+func seesPods(change func(at *v1alpha1.At, pod *corev1.Pod)) func(x *explorer) {
+	return decides(func(w *plan.World) {
+		w.Pods = slices.Clone(w.Pods)
+		for i := range w.Pods {
+			w.Pods[i] = w.Pods[i].DeepCopy()
+			change(w.At, w.Pods[i])
+		}
+	})
+}
+
+// seesCronAt returns a mutant of the CronAt that decisions are made on.
+func seesCronAt(change func(s *cronsteps.Steps, w *cronplan.World)) func(x *explorer) {
+	return cronAt(func(s *cronsteps.Steps, w *cronplan.World) {
+		if w.CronAt != nil {
+			w.CronAt = w.CronAt.DeepCopy()
+			change(s, w)
+		}
+	})
 }
 
 // cleansUp returns a mutant of the decisions for the Pods that are no longer needed.
@@ -90,21 +132,6 @@ func after(history ...string) func(x *explorer) {
 
 // succeeds lets no command fail.
 func succeeds(x *explorer) { x.scenario.fails = false }
-
-// annotation returns a mutant of the world that decisions for a Deployment are made on.
-func annotation(change func(w *annotationplan.World)) func(x *explorer) {
-	return func(x *explorer) {
-		x.annotation = func(w *annotationplan.World) annotationplan.Decision {
-			changed := *w
-			if w.CronAt != nil {
-				changed.CronAt = w.CronAt.DeepCopy()
-			}
-			change(&changed)
-			w.IsLive = changed.IsLive
-			return annotationplan.Decide(changed)
-		}
-	}
-}
 
 // TestMutants breaks the promises: each mutation is seen, with a small budget, and is the only reason.
 func TestMutants(t *testing.T) {

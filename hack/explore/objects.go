@@ -33,7 +33,6 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
-	"programming-kubernetes.info/cnat-controller/pkg/restartannotation/annotationplan"
 )
 
 // kind is a kind of object.
@@ -50,18 +49,14 @@ const (
 )
 
 // watches reports whether the controller of a kind watches another one. That of Ats reads
-// Deployments when it needs them; that of Deployments is the one of their annotations.
+// Deployments when it needs them.
 func (k kind) watches(other kind) bool {
-	return slices.Contains([...][]kind{ats: {ats, pods, nodes, freezes}, cronAts: {cronAts, ats, freezes}, deployments: {deployments, cronAts}}[k], other)
+	return slices.Contains(map[kind][]kind{ats: {ats, pods, nodes, freezes}, cronAts: {cronAts, ats, freezes}}[k], other)
 }
 
-func (k kind) resource() schema.GroupResource {
-	return [...]schema.GroupResource{v1alpha1.Resource("ats"), corev1.Resource("pods"), corev1.Resource("nodes"), v1alpha1.Resource("cronats"), {Group: appsv1.GroupName, Resource: "deployments"}, v1alpha1.Resource("freezes")}[k]
-}
+var resources = [...]schema.GroupResource{v1alpha1.Resource("ats"), corev1.Resource("pods"), corev1.Resource("nodes"), v1alpha1.Resource("cronats"), {Group: appsv1.GroupName, Resource: "deployments"}, v1alpha1.Resource("freezes")}
 
-func (k kind) String() string {
-	return [...]string{"Ats", "Pods", "nodes", "CronAts", "Deployments", "Freezes"}[k]
-}
+func (k kind) String() string { return resources[k].Resource }
 
 // content is an object without its resource version. Equal ones are the same pointer.
 type content struct {
@@ -110,32 +105,21 @@ func intern(meta metav1.Object) *content {
 	return known.(*content)
 }
 
-// keptBy returns what the cache of a controller keeps.
-func (c *content) keptBy(own kind) *content {
-	key := changeKey{c.id, "kept by the controller of " + own.String()}
-	if known, ok := changed.Load(key); ok {
-		return known.(*content)
-	}
-	var kept any
-	switch o := clone(c.meta).(type) {
-	case *metav1.PartialObjectMetadata:
-		kept = annotationplan.Keep(o)
-	case *v1alpha1.CronAt:
-		if kept = cronplan.KeepCronAt(o); own == deployments {
-			kept = annotationplan.KeepCronAt(o)
+// kept returns what the cache of a controller keeps.
+func (c *content) kept() *content {
+	return c.become("kept", func(meta metav1.Object) metav1.Object {
+		switch o := meta.(type) {
+		case *v1alpha1.At:
+			return plan.KeepAt(o)
+		case *corev1.Pod:
+			return plan.KeepPod(o)
+		case *corev1.Node:
+			return plan.KeepNode(o)
+		case *v1alpha1.CronAt:
+			return cronplan.KeepCronAt(o)
 		}
-	case *v1alpha1.At:
-		kept = plan.KeepAt(o)
-	case *corev1.Pod:
-		kept = plan.KeepPod(o)
-	case *corev1.Node:
-		kept = plan.KeepNode(o)
-	default:
-		kept = o
-	}
-	after := intern(kept.(metav1.Object))
-	changed.Store(key, after)
-	return after
+		return meta
+	})
 }
 
 // with returns the object with a resource version.
@@ -159,13 +143,18 @@ type changeKey struct {
 
 // change returns the content after a change. what must describe the change completely.
 func (c *content) change(what string, do func(meta metav1.Object)) *content {
+	return c.become(what, func(meta metav1.Object) metav1.Object {
+		do(meta)
+		return meta
+	})
+}
+
+func (c *content) become(what string, do func(meta metav1.Object) metav1.Object) *content {
 	key := changeKey{c.id, what}
 	if known, ok := changed.Load(key); ok {
 		return known.(*content)
 	}
-	meta := clone(c.meta)
-	do(meta)
-	after := intern(meta)
+	after := intern(do(clone(c.meta)))
 	changed.Store(key, after)
 	return after
 }
@@ -180,7 +169,7 @@ func kindOf(meta metav1.Object) kind {
 		return nodes
 	case *v1alpha1.CronAt:
 		return cronAts
-	case *appsv1.Deployment, *metav1.PartialObjectMetadata:
+	case *appsv1.Deployment:
 		return deployments
 	case *v1alpha1.Freeze:
 		return freezes

@@ -44,8 +44,6 @@ import (
 	cnatinformers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/staleness"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
-	"programming-kubernetes.info/cnat-controller/pkg/restartannotation/annotationplan"
-	"programming-kubernetes.info/cnat-controller/pkg/restartannotation/annotationsteps"
 	"programming-kubernetes.info/cnat-controller/pkg/steps"
 	"programming-kubernetes.info/cnat-controller/pkg/steps/nodecache"
 	"programming-kubernetes.info/cnat-controller/pkg/steps/workload"
@@ -64,19 +62,21 @@ type outcome struct {
 	written []*object
 	writes  []write
 	counted []counted
+	// versions are those of what the controller knows, sorted.
+	versions []int32
 }
 
 // replayer replays syncs. It is for one goroutine.
 type replayer struct {
-	x           *explorer
-	clock       *clocktesting.FakePassiveClock
-	steps       *steps.Steps
-	cron        *cronsteps.Steps
-	annotations *annotationsteps.Steps
-	stores      [kinds]cache.Indexer
-	freezes     *freeze.Set
-	reached     string
-	answers     []answer
+	clients
+	x       *explorer
+	clock   *clocktesting.FakePassiveClock
+	steps   *steps.Steps
+	cron    *cronsteps.Steps
+	stores  map[kind]cache.Indexer
+	freezes *freeze.Set
+	reached string
+	answers []answer
 	// pending is the first request without an answer.
 	pending *request
 	writes  []write
@@ -118,43 +118,34 @@ func (syncedInformer) HasSyncedChecker() cache.DoneChecker { return synced{} }
 
 type synced struct{}
 
-var closed = func() chan struct{} {
-	c := make(chan struct{})
-	close(c)
-	return c
-}()
-
 // Name implements cache.DoneChecker.
 func (synced) Name() string { return "nodes" }
 
 // Done implements cache.DoneChecker.
-func (synced) Done() <-chan struct{} { return closed }
+func (synced) Done() <-chan struct{} {
+	done := make(chan struct{})
+	close(done)
+	return done
+}
 
 func newReplayer(x *explorer) *replayer {
 	p := &replayer{x: x, clock: clocktesting.NewFakePassiveClock(epoch)}
-	kube := kubeClient{replayer: p}
+	p.answerWith(p.send)
+	kube, cnat := &p.kube, cnatClient{&p.cnat}
 	kubeInformers := kubeinformers.NewSharedInformerFactory(kube, 0).Core().V1()
-	cnatInformers := informers.NewSharedInformerFactory(cnatClient{replayer: p}, 0).Cnat().V1alpha1()
+	cnatInformers := informers.NewSharedInformerFactory(cnat, 0).Cnat().V1alpha1()
 	atInformer, podInformer := cnatInformers.Ats(), kubeInformers.Pods()
 	known, err := steps.NewCache(atInformer, podInformer)
 	utilruntime.Must(err)
 	nodeCache, err := nodecache.New(kube, syncedNodes{kubeInformers.Nodes()}, func(string) {})
 	utilruntime.Must(err)
-	p.cron, err = cronsteps.New(cnatClient{replayer: p}, cnatInformers.CronAts(), atInformer, noRecorder{}, p.clock)
+	p.cron, err = cronsteps.New(cnat, cnatInformers.CronAts(), atInformer, noRecorder{}, p.clock)
 	utilruntime.Must(err)
-	p.stores = [kinds]cache.Indexer{cronAts: cnatInformers.CronAts().Informer().GetIndexer(), ats: atInformer.Informer().GetIndexer(), pods: podInformer.Informer().GetIndexer(), nodes: kubeInformers.Nodes().Informer().GetIndexer(), deployments: cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil), freezes: cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil)}
-	p.annotations = &annotationsteps.Steps{
-		Client:         cnatClient{replayer: p},
-		MetadataClient: metadataClient{replayer: p},
-		Recorder:       noRecorder{},
-		Clock:          p.clock,
-		Workloads:      map[v1alpha1.RestartKind]cache.KeyGetter{v1alpha1.RestartDeployment: p.stores[deployments]},
-		CronAts:        p.stores[cronAts],
-	}
+	p.stores = map[kind]cache.Indexer{cronAts: cnatInformers.CronAts().Informer().GetIndexer(), ats: atInformer.Informer().GetIndexer(), pods: podInformer.Informer().GetIndexer(), nodes: kubeInformers.Nodes().Informer().GetIndexer()}
 	p.steps = &steps.Steps{
 		Cache:      known,
 		KubeClient: kube,
-		CnatClient: cnatClient{replayer: p},
+		CnatClient: cnat,
 		Nodes:      nodeCache,
 		Recorder:   noRecorder{},
 		Clock:      p.clock,
@@ -172,22 +163,18 @@ func newReplayer(x *explorer) *replayer {
 func (p *replayer) replay(c *controller, name string, now int8) outcome {
 	p.prepare(c, now)
 	key := cache.NewObjectName(namespace, name)
-	step := ""
-	switch c.own {
-	case cronAts:
-		step = p.syncCronAt(key, now)
-	case deployments:
-		step = p.syncWorkload(key, now)
-	default:
-		step = p.syncAt(key, now)
+	sync := p.syncAt
+	if c.own == cronAts {
+		sync = p.syncCronAt
 	}
+	step := sync(key, now)
 	if p.pending != nil {
 		return outcome{request: p.pending, step: name + ": " + step}
 	}
 	// Of several at the same time, the first one is remembered.
 	o := outcome{writes: slices.CompactFunc(slices.Concat(c.writes, p.writes), func(a, b write) bool { return a.instant == b.instant })}
 	for _, cached := range c.cache {
-		if cached.kind == c.own && c.own != deployments {
+		if cached.kind == c.own {
 			if latest := p.latest(cached.meta); latest.GetResourceVersion() != cached.meta.GetResourceVersion() {
 				o.written = append(o.written, intern(clone(latest)).with(parseVersion(latest.GetResourceVersion())))
 			}
@@ -274,27 +261,16 @@ func (p *replayer) syncCronAt(key cache.ObjectName, now int8) string {
 	return what
 }
 
-// syncWorkload is that of the controller of restart annotations.
-func (p *replayer) syncWorkload(key cache.ObjectName, now int8) string {
-	what := ""
-	_, _ = p.annotations.Sync(context.Background(), v1alpha1.RestartDeployment, key, func(world *annotationplan.World) annotationplan.Decision {
-		p.tick(now)
-		world.Now = p.clock.Now()
-		decision := p.x.annotation(world)
-		what = strings.TrimPrefix(fmt.Sprintf("%T", decision.Action), "annotationplan.")
-		return decision
-	})
-	return what
-}
-
 // prepare gives the steps what the controller knows.
 func (p *replayer) prepare(c *controller, now int8) {
+	p.kube.ClearActions()
+	p.cnat.ClearActions()
 	var all [kinds][]any
 	for _, o := range c.cache {
 		all[o.kind] = append(all[o.kind], o.meta)
 	}
-	for k := range all {
-		utilruntime.Must(p.stores[k].Replace(all[k], ""))
+	for k, store := range p.stores {
+		utilruntime.Must(store.Replace(all[k], ""))
 	}
 	p.freezes = c.obeys()
 	p.answers, p.pending, p.writes = nil, nil, nil

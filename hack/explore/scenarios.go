@@ -60,14 +60,14 @@ const maxFlight = 8
 var scenarios = []scenario{
 	{
 		name: "at", doc: "one At, and what users do around its time",
-		objects:  []metav1.Object{newAt(nil)},
+		objects:  one,
 		instants: []float64{59, 60, 60.25, 61},
 		left:     budget{edits: 1},
 		edits:    []edit{suspend, postpone, deleteAt, deletePod, stripLabel, stripOwner, takePodName},
 	},
 	{
 		name: "edited", doc: "one At that a user suspends, moves or deletes while watches are behind and a request fails",
-		objects:  []metav1.Object{newAt(nil)},
+		objects:  one,
 		instants: []float64{60, 60.25, 61},
 		left:     budget{faults: 1, edits: 1},
 		lag:      1,
@@ -75,34 +75,34 @@ var scenarios = []scenario{
 	},
 	{
 		name: "resume", doc: "an At that is suspended and resumed",
-		objects:  []metav1.Object{newAt(nil)},
+		objects:  one,
 		instants: []float64{59, 60, 61},
 		left:     budget{edits: 2},
 		edits:    []edit{suspend, resume},
 	},
 	{
 		name: "lag", doc: "one At, and watches that are behind by any number of events",
-		objects:  []metav1.Object{newAt(nil)},
+		objects:  one,
 		instants: []float64{59, 60, 60.25, 61},
 		lag:      100,
 	},
 	{
 		name: "late", doc: "one At, of which a request fails, or arrives late",
-		objects:  []metav1.Object{newAt(nil)},
+		objects:  one,
 		instants: []float64{60, 68, 71},
 		left:     budget{faults: 1},
 		lag:      1,
 	},
 	{
 		name: "crash", doc: "one At, of which a request fails and a controller is killed",
-		objects:  []metav1.Object{newAt(nil)},
+		objects:  one,
 		instants: []float64{60, 71},
 		left:     budget{faults: 1, crashes: 1},
 		lag:      1,
 	},
 	{
 		name: "retries", doc: "one At with a second attempt",
-		objects:  []metav1.Object{newAt(func(spec *v1alpha1.AtSpec) { spec.BackoffLimit = ptr.To[int32](1) })},
+		objects:  twice,
 		instants: []float64{60, 71, 90},
 		left:     budget{edits: 1},
 		edits:    []edit{suspend, deleteAt, deletePod},
@@ -110,7 +110,7 @@ var scenarios = []scenario{
 	},
 	{
 		name: "again", doc: "one At whose first attempt has failed, of which a request fails and a Pod is deleted",
-		objects:  []metav1.Object{newAt(func(spec *v1alpha1.AtSpec) { spec.BackoffLimit = ptr.To[int32](1) })},
+		objects:  twice,
 		instants: []float64{60, 71.75, 79.75, 90},
 		begins:   []string{"the command fails in at-pod"},
 		left:     budget{faults: 1, edits: 1},
@@ -119,24 +119,17 @@ var scenarios = []scenario{
 		fails:    true,
 	},
 	{
-		name: "refused", doc: "one At whose Pod the node may refuse, and of which a request fails",
-		objects:  []metav1.Object{newAt(nil)},
-		instants: []float64{60, 71},
-		left:     budget{faults: 1},
-		refuses:  true,
-	},
-	{
 		// A condition has whole seconds: the name of the Pod of 60.75 is free 8.75 s later. A request of
 		// 60.75 arrives until 68.75.
 		name: "deleted", doc: "one At, of which a request fails and the Pod is deleted",
-		objects:  []metav1.Object{newAt(nil)},
+		objects:  one,
 		instants: []float64{60.75, 68.75, 71},
 		left:     budget{faults: 1, edits: 1},
 		edits:    []edit{deletePod},
 	},
 	{
 		name: "successor", doc: "an At that is deleted, and created again with the same name",
-		objects:  []metav1.Object{newAt(nil)},
+		objects:  one,
 		instants: []float64{60, 71},
 		left:     budget{edits: 2},
 		edits:    []edit{deleteAt, createAgain},
@@ -151,7 +144,7 @@ var scenarios = []scenario{
 	},
 	{
 		name: "thaw", doc: "one At whose first attempt has failed before a Freeze that ends, of which a request fails and a controller is killed",
-		objects:  []metav1.Object{newAt(func(spec *v1alpha1.AtSpec) { spec.BackoffLimit = ptr.To[int32](1) })},
+		objects:  twice,
 		instants: []float64{60, 71, 90},
 		begins:   []string{"the command fails in at-pod", "a user writes the Freeze until 90 s"},
 		left:     budget{faults: 1, edits: 1, crashes: 1},
@@ -181,7 +174,6 @@ var scenarios = []scenario{
 		objects:  []metav1.Object{newCronAt(v1alpha1.ForbidConcurrent)},
 		instants: []float64{0, 60, 61, 120, 130},
 		begins:   []string{"it is 00:01:00.0"},
-		last:     epoch.Add(2 * due * time.Second),
 		left:     budget{edits: 2},
 		lag:      1,
 		edits:    []edit{freezeUntil(61), freezeUntil(forever), unfreeze},
@@ -224,7 +216,6 @@ var scenarios = []scenario{
 		objects:  []metav1.Object{newCronAt(v1alpha1.ForbidConcurrent)},
 		instants: []float64{0, 60, 61, 120, 130},
 		begins:   []string{"it is 00:01:00.0"},
-		last:     epoch.Add(2 * due * time.Second),
 		left:     budget{faults: 1, edits: 1},
 		lag:      1,
 		edits:    []edit{suspendCronAt, deleteCronAt, deleteScheduled},
@@ -234,7 +225,6 @@ var scenarios = []scenario{
 		objects:  []metav1.Object{newCronAt(v1alpha1.ReplaceConcurrent)},
 		instants: []float64{0, 60, 61, 120, 130},
 		begins:   []string{"it is 00:01:00.0"},
-		last:     epoch.Add(2 * due * time.Second),
 		left:     budget{edits: 1, crashes: 1},
 		edits:    []edit{suspendCronAt, deleteCronAt, deleteScheduled},
 	},
@@ -243,28 +233,17 @@ var scenarios = []scenario{
 		objects:  []metav1.Object{newCronAt(v1alpha1.AllowConcurrent)},
 		instants: []float64{0, 60, 120, 130},
 		begins:   []string{"the Pod starts of cron-29453761", "it is 00:02:00.0"},
-		last:     epoch.Add(2 * due * time.Second),
 		left:     budget{faults: 1, edits: 1},
 		lag:      1,
 		edits:    []edit{deleteScheduled},
 	},
-	{
-		name: "annotation", doc: "a Deployment with a restart annotation, its CronAt, and what users do with them",
-		objects:  []metav1.Object{annotated(nightly)},
-		instants: []float64{0},
-		left:     budget{edits: 2},
-		lag:      1,
-		edits:    ofAnnotation,
-	},
-	{
-		name: "annotations", doc: "the same, and a request fails",
-		objects:  []metav1.Object{annotated(nightly)},
-		instants: []float64{0},
-		left:     budget{faults: 1, edits: 1},
-		lag:      100,
-		edits:    ofAnnotation,
-	},
 }
+
+// one is an At with one attempt, twice one with two.
+var (
+	one   = []metav1.Object{newAt(nil)}
+	twice = []metav1.Object{newAt(func(spec *v1alpha1.AtSpec) { spec.BackoffLimit = ptr.To[int32](1) })}
+)
 
 // onNodes is an At on two of three nodes, one after the other, until one fails.
 var onNodes = []metav1.Object{newAt(func(spec *v1alpha1.AtSpec) {
@@ -276,6 +255,9 @@ var ofDeployment = []metav1.Object{newAt(func(spec *v1alpha1.AtSpec) {
 	spec.Command = ""
 	spec.Restart = &v1alpha1.AtRestart{Kind: v1alpha1.RestartDeployment, Name: "web"}
 }), newDeployment()}
+
+// lastTime is the second time of a CronAt.
+var lastTime = epoch.Add(2 * due * time.Second)
 
 // newCronAt returns a CronAt with two times, one minute after the other.
 func newCronAt(policy v1alpha1.ConcurrencyPolicy) *v1alpha1.CronAt {

@@ -17,45 +17,45 @@ limitations under the License.
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
+	"unique"
+
+	"k8s.io/client-go/util/workqueue"
 )
 
-// settle goes on without faults until nothing happens any more, and returns what is wrong at
-// the end, and what has happened. good has the states that end well.
-func (x *explorer) settle(s *state, p *replayer, good *keys) ([]string, error) {
+// settle goes on without faults until nothing happens any more, and returns what has happened, and
+// what is wrong. good has the states that end well.
+func (x *explorer) settle(s *state, p *replayer, good *keys) (history []string, err error) {
 	var passed []key
-	var history []string
 	for range 500 {
-		k := s.key()
-		if good.has(k) {
-			break
-		}
-		passed = append(passed, k)
-		what, next := x.goOn(s, p)
-		if next == nil {
-			if err := s.hasEnded(); err != nil {
-				return history, err
-			}
-			break
-		}
-		history = append(history, what)
-		s = next
-		if s.check(); s.violation != "" {
+		if s.violation != "" {
 			return history, errors.New(s.violation)
 		}
-		if len(passed) == 500 {
-			return history, errors.New("it does not come to an end")
+		var next *state
+		what, k := "", s.key()
+		if !good.has(k) {
+			passed = append(passed, k)
+			if what, next = x.goOn(s, p); next == nil {
+				err = s.hasEnded()
+			}
 		}
+		switch {
+		case err != nil:
+			return history, err
+		case next == nil:
+			good.add(passed...)
+			return nil, nil
+		}
+		history = append(history, "without faults: "+what)
+		s = next
+		s.check()
 	}
-	for _, k := range passed {
-		good.add(k)
-	}
-	return history, nil
+	return history, errors.New("it does not come to an end")
 }
 
 // goOn returns the next state of a world that works, or nil if nothing more happens.
@@ -63,17 +63,13 @@ func (x *explorer) goOn(s *state, p *replayer) (string, *state) {
 	n := s.copy()
 	n.flying = nil
 	for i := range n.controllers {
-		if c := &n.controllers[i]; c.sync != nil {
-			return n.finishSync(p, i, c.sync.name)
-		}
-		c := &n.controllers[i]
-		c.catchUp(0)
+		n.controllers[i].catchUp(0)
 	}
 	before := n.key()
 	for i := range n.controllers {
-		for _, name := range x.names(&n.controllers[i]) {
+		for _, b := range x.begin(n, p, i) {
 			// A sync that only reads changes nothing.
-			if what, synced := n.copy().finishSync(p, i, name); synced.key() != before {
+			if what, synced := n.copy().finishSync(p, i, b); synced.key() != before {
 				return what, synced
 			}
 		}
@@ -89,52 +85,43 @@ func (x *explorer) goOn(s *state, p *replayer) (string, *state) {
 }
 
 // finishSync takes the steps of a sync to its end.
-func (s *state) finishSync(p *replayer, i int, name string) (string, *state) {
+func (s *state) finishSync(p *replayer, i int, b beginning) (string, *state) {
 	what := "controller " + string(rune('A'+i))
-	for {
-		c := &s.controllers[i]
-		o := s.x.turn(p, c, name, s.now)
-		if o.request == nil {
-			if c.sync != nil {
-				*c = s.x.finish(p, *c, s)
-			}
-			c.counted = o.counted
-			return what, s
-		}
-		what += ": " + o.step
-		s.x.execute(s, p, i, beginning{*c, name, "", o}, faults[0], false)
+	for b.outcome.request != nil {
+		what += ": " + b.outcome.step
+		s.x.execute(s, p, i, b, faults[0], false)
 		s.check()
 		if s.controllers[i].sync == nil {
 			return what, s
 		}
+		b = s.x.begin(s, p, i)[0]
 	}
+	s.controllers[i] = b.controller
+	s.controllers[i].counted = b.outcome.counted
+	return what, s
 }
 
 // keys is a set of keys.
-type keys [256]struct {
+type keys struct {
 	sync.Mutex
-	keys map[key]struct{}
+	known map[key]bool
 }
 
 func (k *keys) has(key key) bool {
-	shard := &k[byte(key[0])]
-	shard.Lock()
-	defer shard.Unlock()
-	_, found := shard.keys[key]
-	return found
+	k.Lock()
+	defer k.Unlock()
+	return k.known[key]
 }
 
-// add adds a key and reports whether it is new.
-func (k *keys) add(added key) bool {
-	shard := &k[byte(added[0])]
-	shard.Lock()
-	defer shard.Unlock()
-	if shard.keys == nil {
-		shard.keys = map[key]struct{}{}
+// add adds keys and reports whether one is new.
+func (k *keys) add(keys ...key) bool {
+	k.Lock()
+	defer k.Unlock()
+	before := len(k.known)
+	for _, key := range keys {
+		k.known[key] = true
 	}
-	before := len(shard.keys)
-	shard.keys[added] = struct{}{}
-	return len(shard.keys) > before
+	return len(k.known) > before
 }
 
 // result is what an exploration has found.
@@ -147,108 +134,73 @@ type result struct {
 	history []string
 }
 
-// visit is a state to explore, and where it comes from.
+// visit is a state to explore, and how it was reached.
 type visit struct {
-	state  *state
-	parent int32
-	index  int32
-	err    error
-	then   []string
+	state *state
+	last  *step
+}
+
+// step is what led from one state to the next one.
+type step struct {
+	before *step
+	what   unique.Handle[string]
 }
 
 // run explores all states, at most limit.
 func (x *explorer) run(limit, workers int) result {
-	var seen, good keys
-	type step struct {
-		parent int32
-		what   uint32
-	}
-	steps := []step{{parent: -1}}
-	var names []string
-	numbers := map[string]uint32{}
+	seen, good := keys{known: map[key]bool{}}, keys{known: map[key]bool{}}
+	replayers := sync.Pool{New: func() any { return newReplayer(x) }}
 	first := x.initial()
 	seen.add(first.key())
 	frontier := []visit{{state: first}}
-	result := result{complete: true}
-	for ; len(frontier) > 0; result.depth++ {
+	found := result{states: 1, complete: true}
+	for len(frontier) > 0 {
 		var next []visit
 		var lock sync.Mutex
-		var taken atomic.Int64
-		var wg sync.WaitGroup
-		for range workers {
-			wg.Go(func() {
-				p := newReplayer(x)
-				for {
-					i := int(taken.Add(1)) - 1
-					if i >= len(frontier) {
-						return
-					}
-					v := &frontier[i]
-					var fresh []visit
-					var whats []string
-					for _, t := range x.transitions(v.state, p) {
-						t.next.check()
-						if !seen.add(t.next.key()) {
-							continue
-						}
-						n := visit{state: t.next, parent: v.index}
-						if t.next.violation != "" {
-							n.err = errors.New(t.next.violation)
-						} else {
-							n.then, n.err = x.settle(t.next, p, &good)
-						}
-						fresh, whats = append(fresh, n), append(whats, t.what)
-					}
-					v.state = nil
-					lock.Lock()
-					for i, n := range fresh {
-						number, ok := numbers[whats[i]]
-						if !ok {
-							number = uint32(len(names))
-							names = append(names, whats[i])
-							numbers[whats[i]] = number
-						}
-						n.index = int32(len(steps))
-						steps = append(steps, step{n.parent, number})
-						if n.err != nil && result.err == nil {
-							result.err = n.err
-							for i := n.index; i > 0; i = steps[i].parent {
-								result.history = append(result.history, names[steps[i].what])
-							}
-							slices.Reverse(result.history)
-							result.history = append(x.beginning(), result.history...)
-							if len(n.then) > 0 {
-								result.history = append(append(result.history, "and then, without faults:"), n.then...)
-							}
-						}
-						n.then = nil
-						next = append(next, n)
-					}
-					stop := result.err != nil || len(steps) > limit
-					lock.Unlock()
-					if stop {
-						return
-					}
+		ctx, stop := context.WithCancel(context.Background())
+		workqueue.ParallelizeUntil(ctx, workers, len(frontier), func(i int) {
+			p := replayers.Get().(*replayer)
+			defer replayers.Put(p)
+			v := frontier[i]
+			frontier[i].state = nil
+			for _, t := range x.transitions(v.state, p) {
+				t.next.check()
+				if !seen.add(t.next.key()) {
+					continue
 				}
-			})
-		}
-		wg.Wait()
-		frontier = next
-		if result.err != nil || len(steps) > limit {
-			result.complete = false
+				last := &step{v.last, unique.Make(t.what)}
+				then, err := x.settle(t.next, p, &good)
+				lock.Lock()
+				next = append(next, visit{t.next, last})
+				if found.states++; err != nil && found.err == nil {
+					found.err, found.history = err, append(x.history(last), then...)
+				}
+				if found.err != nil || found.states > limit {
+					found.complete = false
+					stop()
+				}
+				lock.Unlock()
+			}
+		})
+		stop()
+		if !found.complete {
 			break
 		}
+		frontier = next
+		found.depth++
 	}
-	result.states = len(steps)
-	return result
+	return found
 }
 
-// beginning returns the history before the first state.
-func (x *explorer) beginning() []string {
-	var history []string
-	for _, what := range x.scenario.begins {
+// history returns what happened before a state, the beginning included.
+func (x *explorer) history(last *step) (history []string) {
+	for ; last != nil; last = last.before {
+		history = append(history, last.what.Value())
+	}
+	for _, what := range slices.Backward(x.scenario.begins) {
 		history = append(history, "without faults, until: "+what)
 	}
+	slices.Reverse(history)
 	return history
 }
 

@@ -29,11 +29,13 @@ import (
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -44,7 +46,7 @@ import (
 type verb string
 
 const (
-	get         verb = "read"
+	get         verb = "get"
 	list        verb = "list"
 	create      verb = "create"
 	try         verb = "try to create"
@@ -95,7 +97,7 @@ var errLost = errors.New("connection reset")
 
 // err returns the error of a request, as client-go returns it.
 func (a answer) err(r *request) error {
-	resource := r.kind.resource()
+	resource := resources[r.kind]
 	switch a.reason {
 	case ok:
 		return nil
@@ -106,7 +108,7 @@ func (a answer) err(r *request) error {
 	case conflict:
 		return apierrors.NewConflict(resource, r.name, errors.New("the object has been modified"))
 	case otherUID:
-		err := apierrors.NewInvalid(schema.GroupKind{Group: resource.Group, Kind: r.kind.String()}, r.name, nil)
+		err := apierrors.NewInvalid(schema.GroupKind{Group: resource.Group, Kind: resource.Resource}, r.name, nil)
 		err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeFieldValueInvalid, Field: "metadata.uid"}}
 		return err
 	case forbidden:
@@ -219,29 +221,22 @@ func (s *state) create(c *content) *object {
 	return s.find(c.kind, c.meta.GetName())
 }
 
-// applyPatch changes an object by a patch. Of Pods, the controllers change nothing but
-// finalizers. No patch has a spec and a status.
+// applyPatch changes an object by a patch. No patch has a spec and a status.
 func applyPatch(meta metav1.Object, r *request) {
-	if r.kind == pods {
-		var body struct {
-			Metadata struct {
-				Finalizers []string `json:"$deleteFromPrimitiveList/finalizers"`
-			} `json:"metadata"`
-		}
-		utilruntime.Must(json.Unmarshal([]byte(r.body), &body))
-		meta.SetFinalizers(slices.DeleteFunc(meta.GetFinalizers(), func(name string) bool { return slices.Contains(body.Metadata.Finalizers, name) }))
-		return
-	}
 	before, err := json.Marshal(meta)
 	utilruntime.Must(err)
-	after, err := jsonpatch.MergePatch(before, []byte(r.body))
-	utilruntime.Must(err)
-	var was, is struct {
-		Spec any `json:"spec"`
+	var after []byte
+	if r.kind == pods {
+		after, err = strategicpatch.StrategicMergePatch(before, []byte(r.body), meta)
+	} else {
+		after, err = jsonpatch.MergePatch(before, []byte(r.body))
 	}
-	reflect.ValueOf(meta).Elem().SetZero()
-	utilruntime.Must(errors.Join(json.Unmarshal(before, &was), json.Unmarshal(after, &is), json.Unmarshal(after, meta)))
-	if !reflect.DeepEqual(was, is) {
+	utilruntime.Must(err)
+	object := reflect.ValueOf(meta).Elem()
+	spec := object.FieldByName("Spec").Interface()
+	object.SetZero()
+	utilruntime.Must(json.Unmarshal(after, meta))
+	if r.kind != pods && !equality.Semantic.DeepEqual(spec, object.FieldByName("Spec").Interface()) {
 		meta.SetGeneration(meta.GetGeneration() + 1)
 	}
 }

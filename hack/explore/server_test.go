@@ -18,7 +18,9 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -36,57 +38,83 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/testing/harness"
 )
 
-// explored sends requests to the API server of the explorer.
-type explored struct {
-	*replayer
-	state *state
-}
+// Requests of controllers and users, and what the kubelet does, a line each. UID and VERSION are those of the
+// object as it was last seen, and OLD is its first version.
+const (
+	// The Pod is new, runs, or has ended.
+	newPod = `
+get
+try
+create
+create
+get
+patch {"metadata":{"uid":"other","$deleteFromPrimitiveList/finalizers":["cnat.programming-kubernetes.info/tracking"]}}
+patch {"metadata":{"$deleteFromPrimitiveList/finalizers":["x/y"]}}
+delete {"preconditions":{"uid":"other","resourceVersion":"VERSION"}}
+delete {"preconditions":{"uid":"UID","resourceVersion":"1000"}}`
+	runningPod = newPod + `
+get
+Running
+get`
+	endedPod = runningPod + `
+Succeeded
+get`
 
-// send sends the request of do. That sends it again with the answer, as a replay does.
-func (e *explored) send(do func() (metav1.Object, error)) (metav1.Object, error) {
-	e.answers, e.pending = nil, nil
-	if object, err := do(); e.pending == nil {
-		return object, err
-	}
-	e.answers, e.pending = []answer{e.state.do(e.pending)}, nil
-	return do()
-}
+	// It is deleted, and then released, before it ends or after that.
+	deletePodLines = `
+delete {"preconditions":{"uid":"UID","resourceVersion":"VERSION"}}
+delete {"preconditions":{"uid":"UID","resourceVersion":"VERSION"}}
+get`
+	releasePodLines = `
+patch {"metadata":{"uid":"UID","resourceVersion":"VERSION","$deleteFromPrimitiveList/finalizers":["cnat.programming-kubernetes.info/tracking"]}}
+get`
+	endPodLines = `
+Failed
+get` + releasePodLines
+
+	specLines = `
+create
+create
+get
+patch/status {"metadata":{"uid":"UID","resourceVersion":"VERSION"},"status":{"active":1,"reason":"X"}}
+patch/status {"metadata":{"uid":"UID","resourceVersion":"OLD"},"status":{"active":2,"reason":"Y"}}
+patch/status {"status":{"active":1,"reason":"X"}}
+patch {"spec":{"suspend":true}}
+patch {"spec":{"suspend":true}}
+patch {"metadata":{"uid":"other"},"spec":{"suspend":false}}
+patch {"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"x","uid":"y"}]}}
+get
+delete {"preconditions":{"uid":"UID","resourceVersion":"OLD"}}
+delete {"propagationPolicy":"Foreground","preconditions":{"uid":"UID","resourceVersion":"VERSION"}}
+get
+delete {"propagationPolicy":"Foreground","preconditions":{"uid":"UID","resourceVersion":"VERSION"}}
+patch {"metadata":{"finalizers":null}}
+get`
+)
 
 // dialogue sends requests, and notes what matters of the answers.
 type dialogue struct {
-	ctx      context.Context
-	kube     kubernetes.Interface
-	cnat     clientset.Interface
-	send     func(do func() (metav1.Object, error)) (metav1.Object, error)
-	kubelet  func(pod *corev1.Pod, phase corev1.PodPhase) // starts or ends a Pod
-	versions map[types.UID]string
-	answers  []string
+	kube    kubernetes.Interface
+	cnat    clientset.Interface
+	kubelet func(pod *corev1.Pod, phase corev1.PodPhase) // starts or ends a Pod
+	answers []string
 }
 
-// note sends a request, and notes its answer. It returns the object of it.
-func (d *dialogue) note(what string, do func() (metav1.Object, error)) metav1.Object {
-	object, err := d.send(do)
-	if err != nil {
-		answer := fmt.Sprint(apierrors.ReasonForError(err))
-		if cause, ok := apierrors.StatusCause(err, metav1.CauseTypeFieldValueInvalid); ok {
-			answer += " " + cause.Field
+func (d *dialogue) run(t *testing.T) {
+	t.Helper()
+	tracked := []string{v1alpha1.FinalizerTracking}
+	for _, begin := range []string{newPod, runningPod, endedPod} {
+		for _, end := range []string{deletePodLines + releasePodLines + endPodLines, releasePodLines + deletePodLines + endPodLines, deletePodLines + endPodLines} {
+			say(t, d, d.kube.CoreV1().Pods(namespace), types.StrategicMergePatchType, begin+end, &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Name: "pod", Namespace: namespace, Finalizers: tracked},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main"}}},
+			})
 		}
-		d.answers = append(d.answers, what+": "+answer)
-		return nil
 	}
-	if object == nil {
-		d.answers = append(d.answers, what+": ok")
-		return nil
-	}
-	generation := object.GetGeneration()
-	if _, isPod := object.(*corev1.Pod); isPod {
-		generation = 0 // Nobody looks at it.
-	}
-	changed := d.versions[object.GetUID()] != object.GetResourceVersion()
-	d.versions[object.GetUID()] = object.GetResourceVersion()
-	d.answers = append(d.answers, fmt.Sprintf("%s: generation: %d, changed: %t, deleted: %t, grace: %d, finalizers: %v, owners: %d", what, generation, changed,
-		object.GetDeletionTimestamp() != nil, ptr.Deref(object.GetDeletionGracePeriodSeconds(), -1), object.GetFinalizers(), len(object.GetOwnerReferences())))
-	return object
+	at := newAt(nil)
+	at.Name, at.Finalizers = "at-a", tracked
+	say(t, d, d.cnat.CnatV1alpha1().Ats(namespace), types.MergePatchType, specLines, at)
+	say(t, d, d.cnat.CnatV1alpha1().CronAts(namespace), types.MergePatchType, specLines, newCronAt(v1alpha1.AllowConcurrent))
 }
 
 // client has the requests for one kind.
@@ -97,153 +125,83 @@ type client[T metav1.Object] interface {
 	Patch(ctx context.Context, name string, patchType types.PatchType, body []byte, options metav1.PatchOptions, subresources ...string) (T, error)
 }
 
-// actions sends the requests of the controllers for one object.
-type actions[T metav1.Object] struct {
-	*dialogue
-	client    client[T]
-	patchType types.PatchType
-	name      string
-}
-
-func (a actions[T]) create(what string, object T) {
-	a.note("create "+what, func() (metav1.Object, error) { return a.client.Create(a.ctx, object, metav1.CreateOptions{}) })
-}
-
-// try creates an object in a dry-run.
-func (a actions[T]) try(what string, object T) {
-	a.note("try "+what, func() (metav1.Object, error) {
-		_, err := a.client.Create(a.ctx, object, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-		return nil, err
-	})
-}
-
-func (a actions[T]) get(what string) metav1.Object {
-	return a.note("get "+a.name+" "+what, func() (metav1.Object, error) { return a.client.Get(a.ctx, a.name, metav1.GetOptions{}) })
-}
-
-// remove deletes what was read.
-func (a actions[T]) remove(what string, read metav1.Object, change func(options *metav1.DeleteOptions)) {
-	options := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: ptr.To(read.GetUID()), ResourceVersion: ptr.To(read.GetResourceVersion())}}
-	if change != nil {
-		change(&options)
-	}
-	a.note("delete "+a.name+" "+what, func() (metav1.Object, error) { return nil, a.client.Delete(a.ctx, a.name, options) })
-}
-
-func (a actions[T]) patch(what, body string, subresources ...string) {
-	a.note("patch "+a.name+" "+what, func() (metav1.Object, error) {
-		return a.client.Patch(a.ctx, a.name, a.patchType, []byte(body), metav1.PatchOptions{}, subresources...)
-	})
-}
-
-// preconditions is the metadata of a patch, with more behind it.
-func preconditions(of metav1.Object, more string) string {
-	return fmt.Sprintf(`"metadata":{"uid":%q,"resourceVersion":%q%s}`, of.GetUID(), of.GetResourceVersion(), more)
-}
-
-func (d *dialogue) run() {
-	d.runPods()
-	ats := actions[*v1alpha1.At]{d, d.cnat.CnatV1alpha1().Ats(namespace), types.MergePatchType, "at-a"}
-	at := newAt(nil)
-	at.Name, at.Finalizers = "at-a", []string{v1alpha1.FinalizerTracking}
-	runSpec(ats, at)
-	cronAts := actions[*v1alpha1.CronAt]{d, d.cnat.CnatV1alpha1().CronAts(namespace), types.MergePatchType, "cron"}
-	runSpec(cronAts, newCronAt(v1alpha1.AllowConcurrent))
-}
-
-func (d *dialogue) runPods() {
-	pods := actions[*corev1.Pod]{d, d.kube.CoreV1().Pods(namespace), types.StrategicMergePatchType, "pod"}
-	newPod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "pod", Namespace: namespace, Finalizers: []string{v1alpha1.FinalizerTracking}},
-		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main"}}},
-	}
-	release := fmt.Sprintf(`,"$deleteFromPrimitiveList/finalizers":[%q]`, v1alpha1.FinalizerTracking)
-	otherUID := func(options *metav1.DeleteOptions) { options.Preconditions.UID = ptr.To[types.UID]("other") }
-	otherVersion := func(options *metav1.DeleteOptions) { options.Preconditions.ResourceVersion = ptr.To("1000") }
-	pods.get("before it exists")
-	for _, phase := range []corev1.PodPhase{corev1.PodPending, corev1.PodRunning, corev1.PodSucceeded} {
-		for _, first := range []string{"deleted", "released", "ended"} {
-			what := fmt.Sprintf("%s, which is %s first", phase, first)
-			pods.try(what, newPod.DeepCopy())
-			pods.create(what, newPod.DeepCopy())
-			pods.create(what+", again", newPod.DeepCopy())
-			pod := pods.get("after its creation")
-			pods.patch("of another UID", `{"metadata":{"uid":"other"`+release+`}}`)
-			pods.patch("without a change", `{"metadata":{"$deleteFromPrimitiveList/finalizers":["x/y"]}}`)
-			pods.remove("of another UID", pod, otherUID)
-			pods.remove("of another version", pod, otherVersion)
-			if phase != corev1.PodPending {
-				d.kubelet(pod.(*corev1.Pod), corev1.PodRunning)
-				pod = pods.get("as it runs")
-			}
-			if phase == corev1.PodSucceeded {
-				d.kubelet(pod.(*corev1.Pod), phase)
-				pod = pods.get("as it has ended")
-			}
-			if first == "released" {
-				pods.patch("to release it", "{"+preconditions(pod, release)+"}")
-				pod = pods.get("as it is released")
-			}
-			pods.remove("for a user", pod, nil)
-			pods.remove("again", pod, nil)
-			if left := pods.get("as it is deleted"); left != nil && first == "deleted" {
-				pods.patch("to release it", "{"+preconditions(left, release)+"}")
-			}
-			if left := pods.get("as a user sees it"); left != nil && phase == corev1.PodRunning {
-				d.kubelet(left.(*corev1.Pod), corev1.PodFailed)
-			}
-			if left := pods.get("at the end"); left != nil {
-				pods.patch("to release it", "{"+preconditions(left, release)+"}")
-			}
-			pods.get("afterwards")
+// say sends the requests for one object.
+func say[T metav1.Object](t *testing.T, d *dialogue, client client[T], patchType types.PatchType, lines string, example T) {
+	t.Helper()
+	var seen T
+	exists, old, version, name := false, "", "", example.GetName()
+	for line := range strings.Lines(strings.TrimSpace(lines)) {
+		what, body, _ := strings.Cut(strings.TrimSpace(line), " ")
+		what, subresource, _ := strings.Cut(what, "/")
+		if version != "" {
+			body = strings.NewReplacer("UID", string(seen.GetUID()), "OLD", old, "VERSION", version).Replace(body)
 		}
+		var err error
+		var object metav1.Object
+		switch what {
+		case "create":
+			object, err = client.Create(t.Context(), clone(example).(T), metav1.CreateOptions{})
+		case "try":
+			_, err = client.Create(t.Context(), clone(example).(T), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		case "get":
+			object, err = client.Get(t.Context(), name, metav1.GetOptions{})
+		case "delete":
+			var options metav1.DeleteOptions
+			if err := json.Unmarshal([]byte(body), &options); err != nil {
+				t.Fatal(err)
+			}
+			err = client.Delete(t.Context(), name, options)
+		case "patch":
+			object, err = client.Patch(t.Context(), name, patchType, []byte(body), metav1.PatchOptions{}, strings.Fields(subresource)...)
+		default: // The kubelet does that to a Pod. It fails only one that runs.
+			if pod := metav1.Object(seen).(*corev1.Pod); what != string(corev1.PodFailed) || exists && pod.Status.Phase == corev1.PodRunning {
+				d.kubelet(pod.DeepCopy(), corev1.PodPhase(what))
+			}
+			continue
+		}
+		answer := "ok"
+		exists = err == nil
+		switch {
+		case err != nil:
+			cause, _ := apierrors.StatusCause(err, metav1.CauseTypeFieldValueInvalid)
+			answer = fmt.Sprint(apierrors.ReasonForError(err), " ", cause.Field)
+		case object != nil:
+			answer = fmt.Sprintf("changed: %t, deleted: %t, grace: %d, finalizers: %v, owners: %d", object.GetResourceVersion() != version,
+				object.GetDeletionTimestamp() != nil, ptr.Deref(object.GetDeletionGracePeriodSeconds(), -1), object.GetFinalizers(), len(object.GetOwnerReferences()))
+			if _, isPod := object.(*corev1.Pod); !isPod { // Nobody looks at the generation of a Pod.
+				answer += fmt.Sprint(", generation: ", object.GetGeneration())
+			}
+			seen, version = object.(T), object.GetResourceVersion()
+			if what == "create" {
+				old = version
+			}
+		}
+		d.answers = append(d.answers, line+": "+answer)
 	}
-}
-
-// runSpec sends the requests for an object with a spec and a status.
-func runSpec[T metav1.Object](a actions[T], object T) {
-	a.create("it", object)
-	a.create("it again", object)
-	created := a.get("as it is new")
-	a.patch("in its status", `{`+preconditions(created, "")+`,"status":{"active":1,"reason":"X"}}`, "status")
-	a.patch("in its status, with an old version", `{`+preconditions(created, "")+`,"status":{"active":2,"reason":"Y"}}`, "status")
-	a.patch("in its status, without a change", `{"status":{"active":1,"reason":"X"}}`, "status")
-	a.patch("in its spec", `{"spec":{"suspend":true}}`)
-	a.patch("without a change", `{"spec":{"suspend":true}}`)
-	a.patch("of another UID", `{"metadata":{"uid":"other"},"spec":{"suspend":false}}`)
-	a.patch("in its owners", `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"x","uid":"y"}]}}`)
-	read := a.get("as it is patched")
-	a.remove("of an old version", created, nil)
-	a.remove("in foreground", read, func(options *metav1.DeleteOptions) {
-		options.PropagationPolicy = ptr.To(metav1.DeletePropagationForeground)
-	})
-	if read = a.get("as it is deleted"); read != nil {
-		a.remove("in foreground, again", read, func(options *metav1.DeleteOptions) {
-			options.PropagationPolicy = ptr.To(metav1.DeletePropagationForeground)
-		})
-		a.patch("in its finalizers", `{"metadata":{"finalizers":null}}`)
-	}
-	a.get("at the end")
 }
 
 // TestServer sends the same requests to the API server of the explorer and to the one in memory,
 // which TestConformance in hack/integration compares with a real one.
 func TestServer(t *testing.T) {
-	x := newExplorer(find("at"))
-	ours := &explored{newReplayer(x), x.initial()}
-	exploredKubelet := func(pod *corev1.Pod, phase corev1.PodPhase) {
-		switch o := ours.state.find(pods, pod.Name); phase {
+	explored := newExplorer(find("at")).initial()
+	ours := &clients{}
+	ours.answerWith(func(r *request) ([]*object, error) {
+		a := explored.do(r)
+		return a.objects, a.err(r)
+	})
+	one := &dialogue{kube: &ours.kube, cnat: &ours.cnat, kubelet: func(pod *corev1.Pod, phase corev1.PodPhase) {
+		switch o := explored.find(pods, pod.Name); phase {
 		case corev1.PodRunning:
-			ours.state.startPod(o)
+			explored.startPod(o)
 		case corev1.PodSucceeded:
-			ours.state.endPod(o, 0)
+			explored.endPod(o, 0)
 		default:
-			ours.state.endPod(o, 137)
+			explored.endPod(o, 137)
 		}
-	}
+	}}
 	kube, cnat := harness.NewClients(t, fakeserver.New(clocktesting.NewFakePassiveClock(epoch)))
 	// In memory, as in a cluster, the kubelet deletes a Pod for good after its end.
-	kubelet := func(pod *corev1.Pod, phase corev1.PodPhase) {
+	other := &dialogue{kube: kube, cnat: cnat, kubelet: func(pod *corev1.Pod, phase corev1.PodPhase) {
 		client := kube.CoreV1().Pods(namespace)
 		pod.Spec.NodeName = "a"
 		pod, err := client.Update(t.Context(), pod, metav1.UpdateOptions{})
@@ -257,13 +215,9 @@ func TestServer(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	}
-	one := &dialogue{ctx: t.Context(), kube: kubeClient{replayer: ours.replayer}, cnat: cnatClient{replayer: ours.replayer}, send: ours.send, kubelet: exploredKubelet}
-	other := &dialogue{ctx: t.Context(), kube: kube, cnat: cnat, send: func(do func() (metav1.Object, error)) (metav1.Object, error) { return do() }, kubelet: kubelet}
-	for _, d := range []*dialogue{one, other} {
-		d.versions = map[types.UID]string{}
-		d.run()
-	}
+	}}
+	one.run(t)
+	other.run(t)
 	if diff := cmp.Diff(other.answers, one.answers); diff != "" {
 		t.Errorf("the API server of the explorer answers differently (-in memory +explorer)\n%s", diff)
 	}

@@ -18,8 +18,10 @@ package main
 
 import (
 	"encoding/binary"
+	"fmt"
 	"hash/maphash"
 	"slices"
+	"strconv"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -142,7 +144,7 @@ func (s *state) notify(o *object, deleted bool) {
 	if !s.x.own().watches(o.kind) {
 		return
 	}
-	e := event{o.keptBy(s.x.own()).with(o.version), deleted || !s.x.selects(o)}
+	e := event{o.kept().with(o.version), deleted || !isWatched(o)}
 	for i := range s.controllers {
 		news := &s.controllers[i].news[o.kind]
 		*news = append(slices.Clip(*news), e)
@@ -150,16 +152,9 @@ func (s *state) notify(o *object, deleted bool) {
 	}
 }
 
-// selects reports whether an object has the label by which a watch selects.
-func (x *explorer) selects(o *object) bool {
-	switch labels := o.meta.GetLabels(); {
-	case o.kind == pods:
-		return labels[v1alpha1.LabelAtUID] != ""
-	case o.kind == cronAts && x.own() == deployments:
-		return labels[v1alpha1.LabelManagedBy] == v1alpha1.ManagedBy
-	default:
-		return true
-	}
+// isWatched reports whether an object has the label by which a watch of Pods selects.
+func isWatched(o *object) bool {
+	return o.kind != pods || o.meta.GetLabels()[v1alpha1.LabelAtUID] != ""
 }
 
 // catchUp delivers news until no watch lags by more events than that.
@@ -178,8 +173,8 @@ func (c *controller) catchUp(lag int) {
 func (s *state) restart(i int) {
 	c := controller{own: s.x.own(), reached: s.version}
 	for _, o := range s.stored {
-		if c.own.watches(o.kind) && s.x.selects(o) {
-			c.cache = append(c.cache, o.keptBy(c.own).with(o.version))
+		if c.own.watches(o.kind) && isWatched(o) {
+			c.cache = append(c.cache, o.kept().with(o.version))
 		}
 	}
 	s.controllers[i] = c
@@ -218,31 +213,12 @@ func (c *controller) forget(s *state) {
 // encoder makes a key. Of resource versions, only the order matters: their ranks are encoded.
 type encoder struct {
 	bytes    []byte
-	versions []int // at which positions of bytes there is a version
-	ranks    []int32
+	versions []int   // at which positions of bytes there is a version
+	ranks    []int32 // the versions, sorted
 }
 
-func (e *encoder) int(n int64) { e.bytes = binary.AppendVarint(e.bytes, n) }
-
-func (e *encoder) bool(b bool) {
-	if b {
-		e.int(1)
-	} else {
-		e.int(0)
-	}
-}
-
-func (e *encoder) string(text string) {
-	e.int(int64(len(text)))
-	e.bytes = append(e.bytes, text...)
-}
-
-func (e *encoder) uids(uids []types.UID) {
-	e.int(int64(len(uids)))
-	for _, uid := range uids {
-		e.string(string(uid))
-	}
-}
+// add encodes values, which are equal if they print the same.
+func (e *encoder) add(values ...any) { e.bytes = fmt.Appendln(e.bytes, values...) }
 
 func (e *encoder) version(version int32) {
 	e.versions = append(e.versions, len(e.bytes))
@@ -250,7 +226,7 @@ func (e *encoder) version(version int32) {
 }
 
 func (e *encoder) objects(objects []*object) {
-	e.int(int64(len(objects)))
+	e.bytes = append(e.bytes, byte(len(objects)))
 	for _, o := range objects {
 		e.object(o)
 	}
@@ -265,27 +241,17 @@ func (e *encoder) object(o *object) {
 func (e *encoder) known(c *controller) {
 	e.objects(c.cache)
 	e.objects(c.written)
-	e.int(int64(len(c.writes)))
+	e.add(len(c.writes), c.arrived(), c.counted)
 	for _, w := range c.writes {
 		e.version(w.version)
-		e.int(int64(w.instant))
-	}
-	e.int(int64(c.arrived()))
-	e.int(int64(len(c.counted)))
-	for _, counted := range c.counted {
-		e.string(string(counted.uid))
-		e.int(int64(counted.since))
+		e.add(w.instant)
 	}
 	if c.sync == nil {
-		e.int(-1)
 		return
 	}
-	e.string(c.sync.name)
-	e.int(int64(len(c.sync.answers)))
+	e.add(c.sync.name, len(c.sync.answers))
 	for _, a := range c.sync.answers {
-		e.int(int64(a.instant))
-		e.int(int64(a.reason))
-		e.bool(a.claims)
+		e.add(a.instant, a.reason, a.claims)
 		e.objects(a.objects)
 	}
 }
@@ -302,23 +268,23 @@ func (c *controller) arrived() int {
 func (e *encoder) controller(c *controller) {
 	e.known(c)
 	for _, news := range c.news {
-		e.int(int64(len(news)))
+		e.bytes = append(e.bytes, byte(len(news)))
 		for _, n := range news {
 			e.object(n.object)
-			e.bool(n.deleted)
+			e.bytes = strconv.AppendBool(e.bytes, n.deleted)
 		}
 	}
 }
 
 func (e *encoder) request(r *request) {
-	e.string(string(r.verb) + string(rune('0'+r.kind)) + r.name + "/" + string(r.uid) + "/" + r.owner + "/" + r.body)
+	e.add(r.verb, r.kind, r.name, r.uid, r.owner, r.body)
 	e.version(r.version)
 	if r.object != nil {
-		e.int(int64(r.object.id))
+		e.add(r.object.id)
 	}
 }
 
-// rank replaces each version by its rank, from 2 on. 1 is before all of them.
+// rank replaces each version by its rank.
 func (e *encoder) rank() {
 	for _, at := range e.versions {
 		e.ranks = append(e.ranks, int32(binary.BigEndian.Uint32(e.bytes[at:])))
@@ -326,17 +292,10 @@ func (e *encoder) rank() {
 	slices.Sort(e.ranks)
 	e.ranks = slices.Compact(e.ranks)
 	for _, at := range e.versions {
-		binary.BigEndian.PutUint32(e.bytes[at:], uint32(e.rankOf(int32(binary.BigEndian.Uint32(e.bytes[at:])))))
+		rank, _ := slices.BinarySearch(e.ranks, int32(binary.BigEndian.Uint32(e.bytes[at:])))
+		binary.BigEndian.PutUint32(e.bytes[at:], uint32(rank))
 	}
 }
-
-func (e *encoder) rankOf(version int32) int32 {
-	rank, _ := slices.BinarySearch(e.ranks, version)
-	return int32(rank) + 2
-}
-
-// versionOf is the inverse of rankOf.
-func (e *encoder) versionOf(rank int32) int32 { return e.ranks[rank-2] }
 
 // key identifies a state or a turn.
 type key [2]uint64
@@ -351,47 +310,23 @@ func (e *encoder) key() key {
 // key identifies a state: equal states have equal keys. The two controllers are
 // interchangeable.
 func (s *state) key() key {
-	a := s.encode(0, 1).key()
-	b := s.encode(1, 0).key()
+	history := fmt.Append(nil, s.now, s.left, s.harmed, s.made, s.started, s.ended, s.held, s.highest, len(s.flying))
+	a := s.encode(history, 0, 1).key()
+	b := s.encode(history, 1, 0).key()
 	if b[0] < a[0] {
 		return b
 	}
 	return a
 }
 
-func (s *state) encode(first, second int) *encoder {
-	e := &encoder{bytes: make([]byte, 0, 1024), versions: make([]int, 0, 64)}
-	e.int(int64(s.now))
+func (s *state) encode(history []byte, first, second int) *encoder {
+	e := &encoder{bytes: append(make([]byte, 0, 1024), history...), versions: make([]int, 0, 64)}
 	e.objects(s.stored)
 	e.controller(&s.controllers[first])
 	e.controller(&s.controllers[second])
-	e.int(int64(len(s.flying)))
 	for _, f := range s.flying {
-		e.int(int64(f.since))
+		e.add(f.since)
 		e.request(f.request)
-	}
-	e.int(int64(s.left.faults))
-	e.int(int64(s.left.edits))
-	e.int(int64(s.left.crashes))
-	e.bool(s.harmed)
-	e.uids(s.made)
-	e.uids(s.started)
-	e.int(int64(len(s.ended)))
-	for _, end := range s.ended {
-		e.string(string(end.uid))
-		e.int(int64(end.code))
-	}
-	e.int(int64(len(s.held)))
-	for _, h := range s.held {
-		e.string(string(h.uid))
-		e.int(int64(h.since))
-		e.int(h.until)
-	}
-	e.int(int64(len(s.highest)))
-	for _, h := range s.highest {
-		e.string(string(h.uid))
-		e.int(int64(h.phase))
-		e.int(int64(h.failed))
 	}
 	return e
 }
