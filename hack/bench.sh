@@ -40,8 +40,7 @@ while [[ "${1:-}" == --* ]]; do
 done
 if [[ $# == 0 ]]; then
     set -- lone:200 burst:100 burst:1000 burst:10000 burst-long:100 burst-long:1000 burst-long:10000 cronjob:100 cronjob:1000 cronats:1000 \
-        nodes:1000 tenants:10000 pending:1000 pending:10000 pending:100000 freezes:100000 memory:100000 hostile:100 node:1 node:50
-    [[ -n "${commit}" ]] || set -- "$@" release:10000 # It can be measured only once in a cluster.
+        nodes:1000 tenants:10000 pending:1000 pending:10000 pending:100000 memory:100000 hostile:100 node:1 node:50
 fi
 
 tmp="$(mktemp -d)"

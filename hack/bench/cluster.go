@@ -22,10 +22,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -39,7 +41,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -60,10 +61,9 @@ const (
 
 // cluster is the cluster in which the benchmark runs. Except for the scenario node, it has no node.
 type cluster struct {
-	kube    kubernetes.Interface
-	cnat    clientset.Interface
-	dynamic dynamic.Interface
-	dir     string // folder of its kubeconfig, where hack/localcluster stores the audit log
+	kube kubernetes.Interface
+	cnat clientset.Interface
+	dir  string // folder of its kubeconfig, where hack/localcluster stores the audit log
 }
 
 func connect(kubeconfig string) *cluster {
@@ -71,7 +71,7 @@ func connect(kubeconfig string) *cluster {
 	config.QPS = -1
 	protobuf := rest.CopyConfig(config)
 	protobuf.ContentType = runtime.ContentTypeProtobuf
-	return &cluster{get(kubernetes.NewForConfig(protobuf)), get(clientset.NewForConfig(config)), get(dynamic.NewForConfig(config)), filepath.Dir(kubeconfig)}
+	return &cluster{get(kubernetes.NewForConfig(protobuf)), get(clientset.NewForConfig(config)), filepath.Dir(kubeconfig)}
 }
 
 // each calls do for each i below number, several at a time.
@@ -131,18 +131,42 @@ func ignore(err error, kind func(error) bool) error {
 	return err
 }
 
-// watchPods calls first for each Pod of a namespace, when it is seen as wanted for the first time.
-func (b *bench) watchPods(namespace string, wanted func(pod *corev1.Pod) bool, first func(pod *corev1.Pod)) {
-	watch(b, b.kube.CoreV1().RESTClient(), "pods", namespace, &corev1.Pod{}, wanted, first)
+// seen is when objects were first seen, by name.
+type seen struct {
+	lock sync.Mutex
+	at   map[string]time.Time
 }
 
-func watch[T runtime.Object](b *bench, client cache.Getter, resource, namespace string, kind T, wanted func(T) bool, first func(T)) {
-	known := sets.New[string]()
+// seePods records when the Pods of a namespace appear.
+func (b *bench) seePods(namespace string) *seen { return b.watchPods(namespace, nil, nil) }
+
+// watchPods records when the Pods of a namespace are first seen as wanted, and calls first for each.
+func (b *bench) watchPods(namespace string, wanted func(pod *corev1.Pod) bool, first func(pod *corev1.Pod)) *seen {
+	return watch(b, b.kube.CoreV1().RESTClient(), "pods", namespace, &corev1.Pod{}, wanted, first)
+}
+
+// seeDone records when the Ats of a namespace end.
+func (b *bench) seeDone(namespace string) *seen {
+	return watch(b, b.cnat.CnatV1alpha1().RESTClient(), "ats", namespace, &v1alpha1.At{}, func(at *v1alpha1.At) bool {
+		return at.Status.Phase == v1alpha1.PhaseDone
+	}, nil)
+}
+
+func watch[T interface {
+	runtime.Object
+	metav1.Object
+}](b *bench, client cache.Getter, resource, namespace string, kind T, wanted func(T) bool, first func(T)) *seen {
+	s := &seen{at: map[string]time.Time{}}
 	see := func(object any) {
-		name := object.(metav1.Object).GetName()
-		if wanted(object.(T)) && !known.Has(name) {
-			known.Insert(name)
-			first(object.(T))
+		o := object.(T)
+		s.lock.Lock()
+		defer s.lock.Unlock()
+		if _, known := s.at[o.GetName()]; known || wanted != nil && !wanted(o) {
+			return
+		}
+		s.at[o.GetName()] = time.Now()
+		if first != nil {
+			first(o)
 		}
 	}
 	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
@@ -154,42 +178,12 @@ func watch[T runtime.Object](b *bench, client cache.Getter, resource, namespace 
 	if !cache.WaitForCacheSync(b.ctx.Done(), informer.HasSynced) {
 		panic(b.ctx.Err())
 	}
-}
-
-// seen is when objects were first seen, by name.
-type seen struct {
-	lock sync.Mutex
-	at   map[string]time.Time
-}
-
-func (s *seen) add(name string) {
-	s.lock.Lock()
-	defer s.lock.Unlock()
-	s.at[name] = time.Now()
-}
-
-// seePods records when the Pods of a namespace appear.
-func (b *bench) seePods(namespace string) *seen {
-	return b.seePodsThat(namespace, func(*corev1.Pod) bool { return true })
-}
-
-func (b *bench) seePodsThat(namespace string, wanted func(*corev1.Pod) bool) *seen {
-	s := &seen{at: map[string]time.Time{}}
-	b.watchPods(namespace, wanted, func(pod *corev1.Pod) { s.add(pod.Name) })
 	return s
 }
 
-// seeDone records when the Ats of a namespace end.
-func (b *bench) seeDone(namespace string) *seen {
-	s := &seen{at: map[string]time.Time{}}
-	watch(b, b.cnat.CnatV1alpha1().RESTClient(), "ats", namespace, &v1alpha1.At{}, func(at *v1alpha1.At) bool {
-		return at.Status.Phase == v1alpha1.PhaseDone
-	}, func(at *v1alpha1.At) { s.add(at.Name) })
-	return s
-}
-
-// late waits until a number of objects were seen, and returns how many seconds after due each was.
-func (b *bench) late(s *seen, number int, due time.Time) (seconds []float64) {
+// late waits until a number of objects were seen, and returns how many seconds after its time each was. The
+// first by name is due at an instant, and each other one a gap after the one before.
+func (b *bench) late(s *seen, number int, due time.Time, gap time.Duration) (seconds []float64) {
 	count := 0
 	err := b.until(func(context.Context) (bool, error) {
 		s.lock.Lock()
@@ -202,11 +196,12 @@ func (b *bench) late(s *seen, number int, due time.Time) (seconds []float64) {
 	}
 	s.lock.Lock()
 	defer s.lock.Unlock()
-	for name, at := range s.at {
-		if at.Before(due) {
+	for i, name := range slices.Sorted(maps.Keys(s.at)) {
+		late := s.at[name].Sub(due.Add(time.Duration(i) * gap))
+		if late < 0 {
 			panic(name + " was early")
 		}
-		seconds = append(seconds, at.Sub(due).Seconds())
+		seconds = append(seconds, late.Seconds())
 	}
 	return seconds
 }
@@ -215,7 +210,7 @@ func (b *bench) late(s *seen, number int, due time.Time) (seconds []float64) {
 // as long as lasts; if that is 0, their first status says so.
 func (b *bench) playKubelet(namespace string, lasts time.Duration) {
 	pods := make(chan *corev1.Pod, 100_000)
-	b.watchPods(namespace, func(*corev1.Pod) bool { return true }, func(pod *corev1.Pod) { pods <- pod.DeepCopy() })
+	b.watchPods(namespace, nil, func(pod *corev1.Pod) { pods <- pod.DeepCopy() })
 	for range parallel {
 		go func() {
 			for {
@@ -291,47 +286,48 @@ var cpuSeconds = regexp.MustCompile(`(?m)^process_cpu_seconds_total (\S+)$`)
 // serverTime returns the seconds of processor time that the API server has used so far.
 func (b *bench) serverTime() float64 {
 	metrics := get(b.kube.CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(b.ctx))
-	return get(strconv.ParseFloat(string(cpuSeconds.FindSubmatch(metrics)[1]), 64))
-}
-
-// process is a running controller.
-type process struct {
-	cmd     *exec.Cmd
-	started time.Time
+	return parse(string(cpuSeconds.FindSubmatch(metrics)[1]))
 }
 
 // start starts the controller with default flags.
 func (b *bench) start(args ...string) {
 	log := get(os.Create(b.binary + ".log"))
 	defer log.Close()
-	cmd := exec.CommandContext(b.ctx, b.binary, append([]string{"-metrics-bind-address=", "-health-probe-bind-address="}, args...)...)
-	cmd.Stdout, cmd.Stderr = log, log
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	must(cmd.Start())
-	b.controller = &process{cmd, time.Now()}
+	b.controller = exec.CommandContext(b.ctx, b.binary, append([]string{"-metrics-bind-address=", "-health-probe-bind-address="}, args...)...)
+	b.controller.Stdout, b.controller.Stderr, b.controller.Cancel = log, log, b.terminate
+	must(b.controller.Start())
+	b.started = time.Now()
 }
+
+func (b *bench) terminate() error { return b.controller.Process.Signal(syscall.SIGTERM) }
 
 // stop stops the controller, if it runs, and waits until it has ended.
 func (b *bench) stop() {
 	if b.controller != nil {
-		must(b.controller.cmd.Process.Signal(syscall.SIGTERM))
-		must(b.controller.cmd.Wait())
+		must(b.terminate())
+		must(b.controller.Wait())
 		b.controller = nil
 	}
 }
 
+// proc reads a file of the controller in /proc.
+func (b *bench) proc(name string) string {
+	return string(get(os.ReadFile(fmt.Sprintf("/proc/%d/%s", b.controller.Process.Pid, name))))
+}
+
 // memory returns a figure of the controller's memory, such as VmRSS or, the most so far, VmHWM, in MiB.
-func (p *process) memory(figure string) float64 {
-	content := get(os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid)))
-	_, rest, _ := strings.Cut(string(content), figure+":")
-	return get(strconv.ParseFloat(strings.Fields(rest)[0], 64)) / 1024
+func (b *bench) memory(figure string) float64 {
+	_, rest, _ := strings.Cut(b.proc("status"), figure+":")
+	return parse(strings.Fields(rest)[0]) / 1024
 }
 
 // cpu returns how many seconds of processor time the controller has used so far.
-func (p *process) cpu() float64 {
-	content := get(os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid)))
+func (b *bench) cpu() float64 {
 	// After the name, which is in parentheses: utime and stime are fields 14 and 15.
-	fields := strings.Fields(string(content[bytes.LastIndexByte(content, ')')+1:]))
+	_, rest, _ := strings.Cut(b.proc("stat"), ") ")
+	fields := strings.Fields(rest)
 	const ticksPerSecond = 100 // USER_HZ, which is the same on all machines.
-	return (get(strconv.ParseFloat(fields[11], 64)) + get(strconv.ParseFloat(fields[12], 64))) / ticksPerSecond
+	return (parse(fields[11]) + parse(fields[12])) / ticksPerSecond
 }
+
+func parse(text string) float64 { return get(strconv.ParseFloat(text, 64)) }

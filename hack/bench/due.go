@@ -24,8 +24,9 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -46,17 +47,29 @@ const (
 
 // kind is what can be due at one instant.
 type kind struct {
-	create     func(b *bench, namespace, name string, due time.Time) error
-	fullMinute bool // when it is due
-	foreign    bool // no At is DONE in the end
+	resource string
+	object   func(name string, due time.Time) runtime.Object
 }
 
+const cronJobsResource = "cronjobs"
+
 var (
-	ats       = kind{create: createAt}
-	nodeAts   = kind{create: createNodeAt(nil)}
-	cronAts   = kind{create: createCronAt(0), fullMinute: true}
-	spreadAts = kind{create: createCronAt(spreadSeconds), fullMinute: true}
-	cronJobs  = kind{create: createCronJob, fullMinute: true, foreign: true}
+	ats       = kind{"ats", func(name string, due time.Time) runtime.Object { return newAt(name, due) }}
+	nodeAts   = onNodes(nil)
+	cronAts   = spread(0)
+	spreadAts = spread(spreadSeconds)
+	cronJobs  = kind{cronJobsResource, func(name string, due time.Time) runtime.Object {
+		template := corev1.PodTemplateSpec{Spec: plan.NewPod(newAt("at", due), defaults).Spec}
+		return &batchv1.CronJob{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: batchv1.CronJobSpec{
+				Schedule:    due.Format("4 15 2 1 *"),
+				TimeZone:    ptr.To("UTC"),
+				JobTemplate: batchv1.JobTemplateSpec{Spec: batchv1.JobSpec{Template: template}},
+			},
+		}
+	}}
+	defaults = plan.Defaults{Image: "busybox:1.37.0"}
 )
 
 func newAt(name string, due time.Time) *v1alpha1.At {
@@ -66,60 +79,49 @@ func newAt(name string, due time.Time) *v1alpha1.At {
 	}
 }
 
-func createAt(b *bench, namespace, name string, due time.Time) error {
-	_, err := b.cnat.CnatV1alpha1().Ats(namespace).Create(b.ctx, newAt(name, due), metav1.CreateOptions{})
-	return err
-}
-
-// createNodeAt creates an At whose Pods the scheduler ignores: one that fits on any of very many
+// onNodes are Ats whose Pods the scheduler ignores: one that fits on any of very many
 // nodes would cost the scheduler more than one for a single node.
-func createNodeAt(nodes *v1alpha1.AtNodes) func(b *bench, namespace, name string, due time.Time) error {
-	return func(b *bench, namespace, name string, due time.Time) error {
+func onNodes(nodes *v1alpha1.AtNodes) kind {
+	return kind{"ats", func(name string, due time.Time) runtime.Object {
 		at := newAt(name, due)
 		at.Spec.Nodes = nodes
 		at.Spec.Template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
 			SchedulerName: "none",
-			Containers:    []corev1.Container{{Name: "command", Image: "busybox:1.37.0"}},
+			Containers:    []corev1.Container{{Name: "command", Image: defaults.Image}},
 		}}
-		_, err := b.cnat.CnatV1alpha1().Ats(namespace).Create(b.ctx, at, metav1.CreateOptions{})
-		return err
-	}
+		return at
+	}}
 }
 
-func createCronAt(spread int32) func(b *bench, namespace, name string, due time.Time) error {
-	return func(b *bench, namespace, name string, due time.Time) error {
-		_, err := b.cnat.CnatV1alpha1().CronAts(namespace).Create(b.ctx, &v1alpha1.CronAt{
+// spread are CronAts that start within some seconds.
+func spread(seconds int32) kind {
+	return kind{"cronats", func(name string, due time.Time) runtime.Object {
+		return &v1alpha1.CronAt{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
 			Spec: v1alpha1.CronAtSpec{
 				Schedule:      due.Format("4 15 2 1 *"),
-				SpreadSeconds: ptr.To(spread),
+				SpreadSeconds: ptr.To(seconds),
 				AtTemplate:    v1alpha1.AtTemplateSpec{Spec: newAt("", due).Spec.RunSpec},
 			},
-		}, metav1.CreateOptions{})
-		return err
-	}
+		}
+	}}
 }
 
-func createCronJob(b *bench, namespace, name string, due time.Time) error {
-	template := corev1.PodTemplateSpec{Spec: plan.NewPod(newAt("at", due), plan.Defaults{Image: "busybox:1.37.0"}).Spec}
-	_, err := b.kube.BatchV1().CronJobs(namespace).Create(b.ctx, &batchv1.CronJob{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec: batchv1.CronJobSpec{
-			Schedule:    due.Format("4 15 2 1 *"),
-			TimeZone:    ptr.To("UTC"),
-			JobTemplate: batchv1.JobTemplateSpec{Spec: batchv1.JobSpec{Template: template}},
-		},
-	}, metav1.CreateOptions{})
-	return err
+func (b *bench) create(k kind, namespace, name string, due time.Time) error {
+	client := b.cnat.CnatV1alpha1().RESTClient()
+	if k.resource == cronJobsResource {
+		client = b.kube.BatchV1().RESTClient()
+	}
+	return client.Post().Namespace(namespace).Resource(k.resource).Body(k.object(name, due)).Do(b.ctx).Error()
 }
 
 // createDue creates what is due once all is created, and returns that time.
 func (b *bench) createDue(k kind, namespace string, number int) time.Time {
 	due := time.Now().Add(5*time.Second + time.Duration(number)*6*time.Millisecond).Truncate(time.Millisecond).UTC()
-	if k.fullMinute {
+	if k.resource != ats.resource { // They are due at full minutes.
 		due = due.Add(time.Duration(number) * 10 * time.Millisecond).Truncate(time.Minute).Add(time.Minute)
 	}
-	b.each(number, func(i int) error { return k.create(b, namespace, fmt.Sprintf("at-%06d", i), due) })
+	b.each(number, func(i int) error { return b.create(k, namespace, fmt.Sprintf("at-%06d", i), due) })
 	if time.Until(due) < time.Second {
 		panic("the machine is too slow: not all was created before it was due")
 	}
@@ -139,12 +141,12 @@ func (b *bench) run(k kind, number, commands int, lasts time.Duration) (late []f
 	}
 	due := b.createDue(k, namespace, number)
 	before := b.serverTime()
-	late = b.late(pods, commands, due)
+	late = b.late(pods, commands, due, 0)
 	if lasts == untilAllStarted {
 		b.playKubelet(namespace, 0)
 	}
-	if !k.foreign {
-		end = slices.Max(b.late(done, number, due))
+	if k.resource != cronJobsResource { // Of those, no At is DONE in the end.
+		end = slices.Max(b.late(done, number, due, 0))
 		b.figures["processor time of the API server for each run, ms"] = (b.serverTime() - before) * 1000 / float64(commands)
 		b.sleep(15 * time.Second) // Pods are released, and events are written, some time after the end.
 		for _, what := range []string{"writes", "reads", "events", "preflights"} {
@@ -165,7 +167,7 @@ func (b *bench) podsToCreate(number int) (namespace string, pods []*corev1.Pod) 
 		at.Spec.Suspend = ptr.To(true)
 		at, err := b.cnat.CnatV1alpha1().Ats(namespace).Create(b.ctx, at, metav1.CreateOptions{})
 		if err == nil {
-			pods[i] = plan.NewPod(at, plan.Defaults{Image: "busybox:1.37.0"})
+			pods[i] = plan.NewPod(at, defaults)
 			pods[i].Finalizers = nil
 		}
 		return err
@@ -181,7 +183,7 @@ func (b *bench) bare(number int) float64 {
 	b.sleep(3 * time.Second)
 	start := time.Now()
 	b.createPods(pods)
-	last := slices.Max(b.late(created, number, start))
+	last := slices.Max(b.late(created, number, start, 0))
 	b.deleteNamespaces()
 	return last
 }
@@ -198,12 +200,11 @@ func (b *bench) createPods(pods []*corev1.Pod) {
 // first. It returns how many seconds it takes until the last Pod is seen, and until all is recorded.
 func (b *bench) floor(number int, lasts time.Duration) (lastPod, end float64) {
 	namespace, toCreate := b.podsToCreate(number)
-	records := b.dynamic.Resource(v1alpha1.SchemeGroupVersion.WithResource("records").GroupResource().WithVersion("v1")).Namespace(namespace)
+	send := func(request *rest.Request, body []byte) error {
+		return request.Namespace(namespace).Resource("records").Body(body).Do(b.ctx).Error()
+	}
 	b.each(number, func(i int) error {
-		_, err := records.Create(b.ctx, &unstructured.Unstructured{Object: map[string]any{
-			"apiVersion": v1alpha1.SchemeGroupVersion.Group + "/v1", "kind": "Record", "metadata": map[string]any{"name": toCreate[i].Name},
-		}}, metav1.CreateOptions{})
-		return err
+		return send(b.cnat.CnatV1alpha1().RESTClient().Post(), fmt.Appendf(nil, `{"apiVersion":%q,"kind":"Record","metadata":{"name":%q}}`, v1alpha1.SchemeGroupVersion, toCreate[i].Name))
 	})
 	pods, ended := b.seePods(namespace), make(chan string, number)
 	b.watchPods(namespace, hasSucceeded, func(pod *corev1.Pod) { ended <- pod.Name })
@@ -215,15 +216,14 @@ func (b *bench) floor(number int, lasts time.Duration) (lastPod, end float64) {
 		select {
 		case name := <-ended:
 			patch := fmt.Appendf(nil, `{"status":{"exitCode":0,"completionTime":%q}}`, time.Now().UTC().Format(time.RFC3339))
-			_, err := records.Patch(b.ctx, name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
-			return err
+			return send(b.cnat.CnatV1alpha1().RESTClient().Patch(types.MergePatchType).Name(name).SubResource("status"), patch)
 		case <-b.ctx.Done():
 			return b.ctx.Err()
 		}
 	})
 	end = time.Since(start).Seconds()
 	b.figures["floor: processor time of the API server for each run, ms"] = (b.serverTime() - before) * 1000 / float64(number)
-	lastPod = slices.Max(b.late(pods, number, start))
+	lastPod = slices.Max(b.late(pods, number, start, 0))
 	b.deleteNamespaces()
 	return lastPod, end
 }
@@ -281,9 +281,9 @@ func nodes(b *bench) {
 		return err
 	})
 	_, separate := b.run(nodeAts, b.number, b.number, 0)
-	_, one := b.run(kind{create: createNodeAt(&v1alpha1.AtNodes{
+	_, one := b.run(onNodes(&v1alpha1.AtNodes{
 		Selector: metav1.LabelSelector{MatchLabels: map[string]string{labelFleet: ""}},
-	})}, 1, b.number, 0)
+	}), 1, b.number, 0)
 	b.figures["one At: DONE, s"] = one
 	b.figures["one At: DONE, to separate Ats"] = one / separate
 	must(b.kube.CoreV1().Nodes().DeleteCollection(b.ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: labelFleet}))

@@ -59,14 +59,14 @@ func hostileTenants(b *bench) {
 		w.behavior.Store(behavior)
 		for _, namespace := range namespaces {
 			b.each(b.number, func(i int) error {
-				return createAt(b, namespace, fmt.Sprintf("%s-%d", strings.ReplaceAll(behavior, " ", "-"), i), time.Now())
+				return b.create(ats, namespace, fmt.Sprintf("%s-%d", strings.ReplaceAll(behavior, " ", "-"), i), time.Now())
 			})
 		}
 		late := b.lateness(others, gap)
 		b.figures["a webhook that "+behavior+": median, later by, s"] = median(late) - median(alone)
 		b.figures["a webhook that "+behavior+": last, later by, s"] = slices.Max(late) - slices.Max(alone)
 	}
-	b.figures["memory at most, MiB"] = b.controller.memory("VmHWM")
+	b.figures["memory at most, MiB"] = b.memory("VmHWM")
 }
 
 // What a webhook does: one that hangs does not answer before the API server gives up, and one that says much denies with

@@ -24,6 +24,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"os/signal"
 	"slices"
 	"strings"
@@ -34,7 +35,7 @@ import (
 // scenario is something to measure.
 type scenario struct {
 	measure func(b *bench)
-	rounds  int                // how often it is measured by default; 0 means once, in a cluster of its own
+	rounds  int                // how often it is measured by default
 	limits  map[string]float64 // the targets of docs/performance.md, by figure
 }
 
@@ -44,7 +45,8 @@ type bench struct {
 	ctx        context.Context // It ends with the measurement.
 	number     int             // of Ats
 	binary     string          // of the controller
-	controller *process
+	controller *exec.Cmd       // nil: not running
+	started    time.Time       // the controller
 	namespaces []string
 	figures    map[string]float64
 }
@@ -64,11 +66,8 @@ func main() {
 	case !known || *controller == "":
 		fmt.Fprintln(os.Stderr, "-scenario and -controller are needed, see -help")
 		os.Exit(2)
-	case s.rounds == 0 && (*rounds > 1 || *against != ""):
-		fmt.Fprintln(os.Stderr, *name, "leaves objects behind: it can be measured only once in a cluster")
-		os.Exit(2)
 	case *rounds == 0:
-		*rounds = max(1, s.rounds)
+		*rounds = s.rounds
 		if *against != "" {
 			*rounds = max(minPairs, *rounds)
 		}

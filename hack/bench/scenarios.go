@@ -18,16 +18,12 @@ package main
 
 import (
 	"fmt"
-	"maps"
-	"math"
 	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
@@ -40,9 +36,7 @@ var scenarios = map[string]scenario{
 	"cronats":    {cronAt, 2, map[string]float64{"CronAts: last Pod, to Ats": 2, "spread over a minute: most in a second, of 1,000": 40}},
 	"nodes":      {nodes, 1, map[string]float64{"one At: DONE, to separate Ats": 1.3}},
 	"tenants":    {tenants, 1, map[string]float64{"the small tenant's last Pod, s": 1}},
-	"release":    {release, 0, map[string]float64{"places from its own, p99": 100, "the other tenant's last Pod, s": 1}},
-	"pending":    {pending(0), 1, pendingLimits},
-	"freezes":    {pending(1000), 1, pendingLimits},
+	"pending":    {pending, 1, map[string]float64{"ready, s": 20, "idle, % of a core": 0.1, "RSS, MiB": 130, "writes for those pending": 0, "p99, ms": 100}},
 	"memory":     {memory, 1, map[string]float64{"RSS after, to before": 1.5}},
 	"node":       {realNode, 1, nil}, // needs a node
 	"hostile":    {hostileTenants, 1, nil},
@@ -52,8 +46,6 @@ var burstLimits = map[string]float64{
 	"last Pod, to the floor": 1.2, "all DONE, to the floor": 1.15,
 	"requests for each run: writes": 4, "requests for each run: reads": 0.05, "requests for each run: events": 2,
 }
-
-var pendingLimits = map[string]float64{"ready, s": 20, "idle, % of a core": 0.1, "RSS, MiB": 130, "writes for those pending": 0, "p99, ms": 100}
 
 const (
 	// marker is the At, among the pending ones, that the controller processes last. It is due.
@@ -79,23 +71,14 @@ func (b *bench) lone(gap time.Duration) {
 }
 
 // lateness creates Ats that become due one at a time, and returns how many seconds late their Pods are.
-func (b *bench) lateness(number int, gap time.Duration) (late []float64) {
+func (b *bench) lateness(number int, gap time.Duration) []float64 {
 	namespace := b.newNamespace()
-	pods, due := b.seePods(namespace), map[string]time.Time{}
+	pods := b.seePods(namespace)
 	first := time.Now().Add(5 * time.Second)
 	for i := range number {
-		at := newAt(fmt.Sprintf("at-%06d", i), first.Add(time.Duration(i)*gap))
-		due[plan.PodName(at)] = first.Add(time.Duration(i) * gap)
-		must(createAt(b, namespace, at.Name, due[plan.PodName(at)]))
+		must(b.create(ats, namespace, fmt.Sprintf("at-%06d", i), first.Add(time.Duration(i)*gap)))
 	}
-	b.late(pods, number, first)
-	for name, at := range pods.at {
-		if at.Before(due[name]) {
-			panic(name + " was early")
-		}
-		late = append(late, at.Sub(due[name]).Seconds())
-	}
-	return late
+	return b.late(pods, number, first, gap)
 }
 
 // tenants creates very many Ats in one namespace and ten in another, all due at one instant.
@@ -105,53 +88,11 @@ func tenants(b *bench) {
 	pods := b.seePods(few)
 	due := b.createDue(ats, many, b.number)
 	b.createAts(few, 10, due)
-	b.figures["the small tenant's last Pod, s"] = slices.Max(b.late(pods, 10, due))
-}
-
-// release ends a Freeze for which very many Ats of one namespace wait, when ten of another are due. It
-// reports how far from the order of their times the Pods come.
-func release(b *bench) {
-	many, few := b.newNamespace(), b.newNamespace()
-	now := time.Now()
-	until := now.Add(30*time.Second + time.Duration(b.number)*20*time.Millisecond).Truncate(time.Second)
-	b.createFreeze(many, v1alpha1.FreezeWindow{From: freezeTime(now), Until: freezeTime(until)})
-	b.start()
-	pods, others := b.seePods(many), b.seePods(few)
-	b.each(b.number, func(i int) error {
-		return createAt(b, many, fmt.Sprintf("at-%06d", i), now.Add(-time.Duration(i)*time.Millisecond)) // the last is due first
-	})
-	b.createAts(few, 10, until)
-	b.figures["last Pod, s"] = slices.Max(b.late(pods, b.number, until))
-	b.figures["the other tenant's last Pod, s"] = slices.Max(b.late(others, 10, until))
-	places := displaced(pods)
-	b.figures["places from its own, median"], b.figures["places from its own, p99"], b.figures["places from its own, last"] = median(places), quantile(places, 0.99), slices.Max(places)
-	b.namespaces = nil // To delete them takes much longer than all else.
-}
-
-// displaced returns how many places each Pod is away from its own, if the last name should be seen first.
-func displaced(pods *seen) (places []float64) {
-	names := slices.SortedFunc(maps.Keys(pods.at), func(a, b string) int { return pods.at[a].Compare(pods.at[b]) })
-	order := slices.Sorted(slices.Values(names))
-	for i, name := range names {
-		place, _ := slices.BinarySearch(order, name)
-		places = append(places, math.Abs(float64(len(names)-1-place-i)))
-	}
-	return places
-}
-
-func freezeTime(at time.Time) v1alpha1.FreezeTime {
-	return v1alpha1.FreezeTime(at.UTC().Format(time.RFC3339))
-}
-
-func (b *bench) createFreeze(namespace string, window v1alpha1.FreezeWindow) {
-	get(b.cnat.CnatV1alpha1().Freezes(namespace).Create(b.ctx, &v1alpha1.Freeze{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "freeze-"},
-		Spec:       v1alpha1.FreezeSpec{Windows: []v1alpha1.FreezeWindow{window}},
-	}, metav1.CreateOptions{}))
+	b.figures["the small tenant's last Pod, s"] = slices.Max(b.late(pods, 10, due, 0))
 }
 
 func (b *bench) createAts(namespace string, number int, due time.Time) {
-	b.each(number, func(i int) error { return createAt(b, namespace, fmt.Sprintf("at-%06d", i), due) })
+	b.each(number, func(i int) error { return b.create(ats, namespace, fmt.Sprintf("at-%06d", i), due) })
 }
 
 // createPending creates Ats that are due in the far future, and returns their namespaces.
@@ -165,30 +106,20 @@ func (b *bench) createPending(number int) (namespaces []string) {
 	return namespaces
 }
 
-// pending reports what very many pending Ats cost, with a number of Freezes in their namespaces.
-func pending(freezes int) func(b *bench) {
-	return func(b *bench) {
-		namespaces := b.createPending(b.number)
-		for i := range freezes {
-			b.createFreeze(namespaces[i%len(namespaces)], v1alpha1.FreezeWindow{Schedule: "0 18 1 1 *", DurationSeconds: 3600})
-		}
-		b.idle(namespaces)
-	}
-}
-
-// idle starts the controller, and reports what it costs while nothing is due, and how late an At is then.
-func (b *bench) idle(namespaces []string) {
+// pending reports what very many pending Ats cost while nothing is due, and how late an At is then.
+func pending(b *bench) {
+	namespaces := b.createPending(b.number)
 	last := slices.Max(namespaces)
 	b.sleep(plan.Grace) // A controller that starts checks in advance only what is newer.
-	must(createAt(b, last, marker, time.Now()))
+	must(b.create(ats, last, marker, time.Now()))
 	pods := b.seePods(last)
 	b.start()
-	b.figures["ready, s"] = b.late(pods, 1, b.controller.started)[0]
+	b.figures["ready, s"] = b.late(pods, 1, b.started, 0)[0]
 	b.sleep(30 * time.Second)
-	before := b.controller.cpu()
+	before := b.cpu()
 	b.sleep(time.Minute)
-	b.figures["idle, % of a core"] = 100 * (b.controller.cpu() - before) / time.Minute.Seconds()
-	b.figures["RSS, MiB"] = b.controller.memory("VmRSS")
+	b.figures["idle, % of a core"] = 100 * (b.cpu() - before) / time.Minute.Seconds()
+	b.figures["RSS, MiB"] = b.memory("VmRSS")
 	b.figures["writes for those pending"] = b.requests(namespaces...)["writes"]
 	b.number = 100
 	b.lone(200 * time.Millisecond)
@@ -201,14 +132,14 @@ func memory(b *bench) {
 	b.sleep(10 * time.Second)
 	b.deleteNamespaces()
 	b.sleep(time.Minute)
-	before := b.controller.memory("VmRSS")
+	before := b.memory("VmRSS")
 	b.createPending(b.number)
 	b.figures["RSS before, MiB"] = before
-	b.figures["RSS with all, MiB"] = b.controller.memory("VmRSS")
+	b.figures["RSS with all, MiB"] = b.memory("VmRSS")
 	b.deleteNamespaces()
 	b.sleep(2 * time.Minute)
-	b.figures["RSS two minutes after, MiB"] = b.controller.memory("VmRSS")
-	b.figures["RSS after, to before"] = b.controller.memory("VmRSS") / before
+	b.figures["RSS two minutes after, MiB"] = b.memory("VmRSS")
+	b.figures["RSS after, to before"] = b.memory("VmRSS") / before
 }
 
 // realNode reports how late the first byte of the output of commands on a real node is, by the
@@ -226,9 +157,9 @@ func realNode(b *bench) {
 
 func (b *bench) outputs(k kind, number int) (late []float64) {
 	namespace := b.newNamespace()
-	succeeded := b.seePodsThat(namespace, hasSucceeded)
+	succeeded := b.watchPods(namespace, hasSucceeded, nil)
 	due := b.createDue(k, namespace, number)
-	b.late(succeeded, number, due)
+	b.late(succeeded, number, due, 0)
 	for name := range succeeded.at {
 		output := get(b.kube.CoreV1().Pods(namespace).GetLogs(name, &corev1.PodLogOptions{Timestamps: true}).DoRaw(b.ctx))
 		first, _, _ := strings.Cut(string(output), " ")
