@@ -207,9 +207,9 @@ const (
 // ownCluster reports whether the cluster was started for one test.
 var ownCluster = os.Getenv(ownClusterVariable) != ""
 
-// ownClusters has an element for each such cluster that runs, of those that may run at once: three
-// with two processors, because they mostly wait. With more, requests take minutes on a slow machine.
-var ownClusters = sync.OnceValue(func() chan struct{} { return make(chan struct{}, max(1, parallel()/4)) })
+// ownClusters has an element for each such cluster that runs, of those that may run at once: six
+// with two processors, because they mostly wait.
+var ownClusters = sync.OnceValue(func() chan struct{} { return make(chan struct{}, parallel()/2) })
 
 // parallel returns the number of tests that may run at once.
 func parallel() int { return flag.Lookup("test.parallel").Value.(flag.Getter).Get().(int) }
