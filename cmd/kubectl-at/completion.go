@@ -128,7 +128,7 @@ func (c *cli) complete(words func(*resource.Info) []string, kinds ...string) cob
 func name(info *resource.Info) []string { return []string{info.Name} }
 
 func kindAndName(info *resource.Info) []string {
-	return []string{strings.ToLower(info.Mapping.GroupVersionKind.Kind) + "/" + info.Name}
+	return []string{ref(info.Object.(object))}
 }
 
 // nameAndState returns the name of an At or a CronAt with a description.

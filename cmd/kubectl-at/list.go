@@ -120,11 +120,12 @@ Ats, too, and the Ats of the nodes on which an At of --nodes runs.`,
 			return c.printTables(ats, cronAts, l.table)
 		}
 		list := &corev1.List{Items: []runtime.RawExtension{}} // not null in JSON
+		add := func(object runtime.Object) { list.Items = append(list.Items, runtime.RawExtension{Object: object}) }
 		for _, at := range ats {
-			list.Items = append(list.Items, runtime.RawExtension{Object: at})
+			add(at)
 		}
 		for _, cronAt := range cronAts {
-			list.Items = append(list.Items, runtime.RawExtension{Object: cronAt})
+			add(cronAt)
 		}
 		if *l.flags.OutputFormat == "name" { // It prints no lists.
 			return meta.EachListItem(list, func(item runtime.Object) error { return printer.PrintObj(item, c.Out) })

@@ -227,7 +227,7 @@ func (c *cli) create(ctx context.Context, output *output, object object) error {
 // isUnanswered reports whether the API server has not said that it did not do what was requested.
 func isUnanswered(err error) bool {
 	return errors.Is(err, context.Canceled) || errors.Is(err, errNoAnswer) || utilnet.IsTimeout(err) || utilnet.IsProbableEOF(err) ||
-		utilnet.IsConnectionReset(err) || utilnet.IsHTTP2ConnectionLost(err) || apierrors.IsTimeout(err)
+		utilnet.IsHTTP2ConnectionLost(err) || apierrors.IsTimeout(err)
 }
 
 // unanswered adds to the error of a request what may have been done with an object.

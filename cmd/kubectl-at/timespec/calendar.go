@@ -297,7 +297,7 @@ func (c *calendar) reach(from candidate, steps []step) (instant time.Time, err e
 		switch {
 		case s.n == 0:
 			continue
-		case s.unit.period():
+		case !s.isTimed():
 			if !instant.IsZero() {
 				wallClock, instant = zones.WallClock(instant), time.Time{}
 			}

@@ -123,8 +123,8 @@ const (
 	year
 )
 
-// period reports whether a unit is counted by the calendar, not as elapsed time.
-func (u unit) period() bool { return u >= day }
+// isTimed reports whether a step is counted as elapsed time, not by the calendar.
+func (s step) isTimed() bool { return s.unit < day }
 
 // parser reads a text part by part.
 type parser struct {

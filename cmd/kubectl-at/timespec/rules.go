@@ -82,12 +82,8 @@ var rules = sync.OnceValue(func() (all []rule) {
 	}
 	add(`ONYYYYMM()MM`, (*parser).yearFirst)
 	refuse(`[0-9]+[-./][0-9a-z]+[-./][0-9]+`, notDate)
-	add(`ONDD(?:st|nd|rd|th|[-./])? (?:of )?MONTH(?: ,? ([1-9][0-9]{3})( HALF)?)?`, func(p *parser, found []span) error {
-		return p.dayOfMonth(found[0], found[1], found[2], found[3], found[4])
-	})
-	add(`ONMONTH (?:the )?DD(?:st|nd|rd|th)?(?:[\s,]+([1-9][0-9]{3})( HALF)?)?`, func(p *parser, found []span) error {
-		return p.dayOfMonth(found[0], found[2], found[1], found[3], found[4])
-	})
+	add(`ONDD(?:st|nd|rd|th|[-./])? (?:of )?MONTH(?: ,? ([1-9][0-9]{3})( HALF)?)?`, (*parser).dayOfMonth)
+	add(`ONMONTH (?:the )?DD(?:st|nd|rd|th)?(?:[\s,]+([1-9][0-9]{3})( HALF)?)?`, (*parser).dayOfMonth)
 	refuse(`MONTH`, `has no day: write it with one, such as dec 24`)
 	refuse(`ONDD(?:st|nd|rd|th)`, `has no month: write it with one, such as 24th dec`)
 
@@ -179,9 +175,13 @@ func (p *parser) yearLast(found []span) error {
 	return p.setDate(d)
 }
 
-// dayOfMonth reads a day and a month, with or without a year. Digits before am or pm are a time.
-func (p *parser) dayOfMonth(at, n, name, year, half span) error {
-	d := date{way: yearless, n: p.number(n), month: p.month(name, span{}), span: at}
+// dayOfMonth reads a day and a month in any order, with or without a year. Digits before am or pm are a time.
+func (p *parser) dayOfMonth(found []span) error {
+	n, name, year, half := found[1], found[2], found[3], found[4]
+	if p.number(n) == 0 {
+		n, name = name, n
+	}
+	d := date{way: yearless, n: p.number(n), month: p.month(name, span{}), span: found[0]}
 	switch {
 	case half.to > 0:
 		p.at, d.to = year.from, year.from
@@ -198,7 +198,7 @@ func (p *parser) fromNow(found []span) error {
 	if err != nil {
 		return err
 	}
-	if slices.ContainsFunc(steps, func(s step) bool { return !s.unit.period() }) {
+	if slices.ContainsFunc(steps, step.isTimed) {
 		p.steps = append(p.steps, steps...)
 		return p.once(present, found[0])
 	}
