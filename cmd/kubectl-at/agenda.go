@@ -29,7 +29,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
-	"k8s.io/cli-runtime/pkg/printers"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/cmd/kubectl-at/timespec"
@@ -186,27 +185,19 @@ func (c *cli) printAgenda(found *agenda, flags *agendaFlags) error {
 	default:
 		c.say("Nothing starts until %s.", c.shown(found.Until))
 	}
-	return cmp.Or(c.printStarts(found.Starts, flags.table), c.printRuns(found.Runs, flags.table))
-}
-
-func (c *cli) printStarts(starts []start, options printers.PrintOptions) error {
-	table := newTable("Time", "In", "Name", "Note", "wide", "Command")
-	for _, s := range starts {
-		table.add(s.object, c.shown(s.Time), fromNow(s.Time, c.now()), ref(s.object), s.note(), clip(s.Command, maxCommand))
+	starts := newTable("Time", "In", "Name", "Note", "wide", "Command")
+	for _, s := range found.Starts {
+		starts.add(s.object, c.shown(s.Time), fromNow(s.Time, c.now()), ref(s.object), s.note(), clip(s.Command, maxCommand))
 	}
-	return table.print(c, "", options)
-}
-
-func (c *cli) printRuns(runs []pastRun, options printers.PrintOptions) error {
-	table := newTable("Time", "Took", "Name", "Reason", "Exit", "Message", "wide", "Command")
-	for _, r := range runs {
+	runs := newTable("Time", "Took", "Name", "Reason", "Exit", "Message", "wide", "Command")
+	for _, r := range found.Runs {
 		took := ""
 		if r.TookSeconds != nil {
 			took = short(plan.Seconds(*r.TookSeconds))
 		}
-		table.add(r.object, c.shown(r.Time), took, ref(r.object), r.Reason, exitCodeOf(r.ExitCode), clip(r.Message, 2*maxCommand), clip(r.Command, maxCommand))
+		runs.add(r.object, c.shown(r.Time), took, ref(r.object), r.Reason, exitCodeOf(r.ExitCode), clip(r.Message, 2*maxCommand), clip(r.Command, maxCommand))
 	}
-	return table.print(c, "", options)
+	return cmp.Or(starts.print(c, "", flags.table), runs.print(c, "", flags.table))
 }
 
 // calendar returns the agenda as in RFC 5545. An event does not mark its time as busy.

@@ -355,10 +355,7 @@ func (l *podLog) check(pod *corev1.Pod) error {
 	if !plan.IsOf(pod, l.at) {
 		return errors.New("that Pod belongs to another object")
 	}
-	var names []string
-	for _, container := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
-		names = append(names, container.Name)
-	}
+	names := namesOf(slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers))
 	if l.container != "" && !slices.Contains(names, l.container) {
 		return fmt.Errorf("it has no container %q: choose one of %s", l.container, strings.Join(names, ", "))
 	}
@@ -412,9 +409,16 @@ func (l *podLog) watchPod(ctx context.Context, seen func(*corev1.Pod) bool) erro
 	return watchObject(ctx, l.ErrOut, l.kube.CoreV1().RESTClient(), pod, seen)
 }
 
+func namesOf(containers []corev1.Container) (names []string) {
+	for _, container := range containers {
+		names = append(names, container.Name)
+	}
+	return names
+}
+
 // mainContainer returns the index of the container that counts.
 func mainContainer(annotations map[string]string, containers []corev1.Container) int {
-	return max(0, slices.IndexFunc(containers, func(container corev1.Container) bool { return container.Name == annotations[plan.DefaultContainer] }))
+	return max(0, slices.Index(namesOf(containers), annotations[plan.DefaultContainer]))
 }
 
 // containerOf returns the name and the status of a container; without a name, those of the container that counts.

@@ -177,10 +177,7 @@ func (r *run) chooseContainer(from *source) error {
 	if len(spec.Containers) == 0 {
 		return usageError("%s: the Pod has no container", r.pod.name())
 	}
-	var names []string
-	for _, container := range spec.Containers {
-		names = append(names, container.Name)
-	}
+	names := namesOf(spec.Containers)
 	i, chosen := mainContainer(template.Annotations, spec.Containers), r.pod.container
 	if chosen != "" {
 		if i = slices.Index(names, chosen); i < 0 {

@@ -257,10 +257,9 @@ func (c *calendar) at(date time.Time) candidate {
 	case c.today.AddDate(0, 0, 1):
 		how = "tomorrow (" + how + ")"
 	}
-	y, m, d := date.Date()
-	now := c.base
-	from := candidate{wallClock: time.Date(y, m, d, now.Hour(), now.Minute(), now.Second(), now.Nanosecond(), time.UTC), how: how}
+	from := candidate{wallClock: date.Add(zones.WallClock(c.base).Sub(dayOf(c.base))), how: how}
 	if t := c.clock; t != nil {
+		y, m, d := date.Date()
 		from.wallClock = time.Date(y, m, d, t.hour, t.minute, t.second, t.nanosecond, time.UTC)
 	} else if date.Equal(c.today) && c.on.IsZero() {
 		from.instant = c.now
