@@ -24,7 +24,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 )
 
 // decideEnded decides for an At whose Pod has ended.
@@ -55,9 +54,9 @@ func (v *view) decideEnded() Decision {
 	next := v.setNextAttempt(status, status.Failed)
 	announcement := fmt.Sprintf("Attempt %d of %d failed, the next is due at %s: %s", failed, allowed, next, message)
 	command := status.Message
-	status.Reason, status.Message = v1alpha1.ReasonBackOff, answer.OneLine(announcement)
+	status.Reason, status.Message = v1alpha1.ReasonBackOff, announcement
 	if command != "" {
-		status.Message = answer.OneLine(announcement + " Message: " + command)
+		status.Message = announcement + " Message: " + command
 	}
 	removeBlocked(status)
 	return v.write(status, append(v.podEvents(), NewEvent(corev1.EventTypeWarning, reason, announcement))...)

@@ -58,7 +58,7 @@ func (v *view) decideProgress() Decision {
 	removeBlocked(status)
 	status.Nodes = counts
 	status.Reason = ""
-	status.Message = answer.OneLine(failedNodes(v.Children, counts) + " " + blockedNodes(v.Children, counts))
+	status.Message = failedNodes(v.Children, counts) + " " + blockedNodes(v.Children, counts)
 	return v.write(status)
 }
 

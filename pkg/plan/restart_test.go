@@ -18,14 +18,17 @@ package plan
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/plan/rollout"
 )
 
@@ -347,5 +350,21 @@ func TestForeseeRestart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			expect(t, "forecast", tc.want, ForeseeRestart(newAt(withRestart), tc.target, tc.err))
 		})
+	}
+}
+
+// TestLongProgress follows a rollout whose Pods are refused with the longest message that is kept. It
+// must not write the status again and again.
+func TestLongProgress(t *testing.T) {
+	w := World{At: restarts(following()), Now: now, Live: LiveAll, AsOf: now, Target: newTarget(restartedAt(due), rolling, func(target *rollout.Target) {
+		target.ReplicaFailure = answer.Truncate(strings.Repeat("no\n", answer.MaxMessage), answer.MaxMessage)
+	})}
+	first := Decide(w)
+	if first.Status == nil || strings.Contains(first.Status.Message, "\n") {
+		t.Fatalf("got %+v, want a status with the message in one line", first)
+	}
+	w.At.Status = *first.Status
+	if w.At = KeepAt(w.At); Decide(w).Status != nil {
+		t.Errorf("the status is written again: %q", cmp.Diff(first.Status.Message, Decide(w).Status.Message))
 	}
 }

@@ -45,6 +45,7 @@ func (v *view) writeStatus(status *v1alpha1.AtStatus, events ...Event) Decision 
 	if status.Phase != v1alpha1.PhaseDone {
 		explain(status)
 	}
+	status.Message = answer.OneLine(status.Message) // A longer one would not be kept whole, and be written in each sync.
 	if equality.Semantic.DeepEqual(&v.At.Status, status) {
 		return Decision{}
 	}

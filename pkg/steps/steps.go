@@ -27,6 +27,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -190,7 +191,7 @@ func logDecision(ctx context.Context, world *plan.World, decision plan.Decision)
 	if world.At != nil {
 		phase = world.At.Status.Phase
 	}
-	klog.FromContext(ctx).V(4).Info("Decided", "phase", phase, "action", fmt.Sprintf("%T", decision.Action), "writeStatus", decision.Status != nil, "delay", decision.Delay, "retry", decision.Retry, "live", world.Live, "needs", decision.Needs)
+	klog.FromContext(ctx).V(4).Info("Decided", "phase", phase, "action", reflect.TypeOf(decision.Action), "writeStatus", decision.Status != nil, "delay", decision.Delay, "retry", decision.Retry, "live", world.Live, "needs", decision.Needs)
 }
 
 // act carries out a decision. If the API server refuses the action, it writes what follows.
