@@ -264,7 +264,14 @@ func (c *cli) write(output *output, info *resource.Info, change func() error) er
 		}
 		patched, err := helper.Patch(info.Namespace, info.Name, types.MergePatchType, patch, nil)
 		if apierrors.IsConflict(err) {
-			return cmp.Or(info.Get(), err)
+			uid := before.GetUID()
+			if err := info.Get(); err != nil {
+				return err
+			}
+			if info.Object.(object).GetUID() != uid {
+				return fmt.Errorf("%s was deleted and created again in the meantime", info.ObjectName())
+			}
+			return err
 		}
 		if err != nil {
 			return c.unanswered(output, err, info.Object.(object), "changed")

@@ -21,6 +21,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -96,7 +97,7 @@ func (w *wait) validate(output *output) error {
 // follow watches a run to its end and returns the outcome as an error.
 func (c *cli) follow(ctx context.Context, at *v1alpha1.At, w *wait) error {
 	untilOvertime := func(at *v1alpha1.At) time.Duration {
-		return max(0, instantOf(at).Sub(c.now())) + overtime
+		return min(max(0, instantOf(at).Sub(c.now())), math.MaxInt64-overtime) + overtime
 	}
 	limit, cause := untilOvertime(at), errOvertime
 	if w.timeout.value != nil {

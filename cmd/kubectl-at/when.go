@@ -236,5 +236,5 @@ func short(d time.Duration) string {
 	case d >= time.Hour:
 		smallest = time.Minute
 	}
-	return zeros.Replace(days + (d % day).Truncate(smallest).String())
+	return zeros.Replace(days + max(0, d%day).Truncate(smallest).String()) // The clocks of two machines may differ.
 }
