@@ -74,7 +74,6 @@ func TestConcernsParent(t *testing.T) {
 		"no longer":       {refused, newChildOn("a"), true},
 		"another message": {refused, newChildOn("a", blockedBy(v1alpha1.ReasonPodRefused, "used: pods=2")), false},
 		"it has failed":   {newChildOn("a"), newEndedChild("a", v1alpha1.ReasonCommandFailed, ""), true},
-		"it is resumed":   {newChildOn("a", held), newChildOn("a"), true},
 		"while it waits":  {newChildOn("a", held), newChildOn("a", held), true},
 	} {
 		t.Run(name, func(t *testing.T) {

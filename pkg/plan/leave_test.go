@@ -39,7 +39,6 @@ func TestLeave(t *testing.T) {
 		"the At is gone":          {pods: []*corev1.Pod{runningPod()}, want: []string{"ReleasePod example-at-pod"}},
 		"the At is being deleted": {at: newAt(deleted), pods: []*corev1.Pod{runningPod()}, want: []string{"ReleasePod example-at-pod"}},
 		"running":                 {at: runningAt(), pods: []*corev1.Pod{runningPod()}, want: []string{"ReleasePod example-at-pod"}},
-		"ended, not recorded":     {at: newAt(), pods: []*corev1.Pod{succeededPod()}, want: []string{"DONE", "ReleasePod example-at-pod"}},
 		"ended":                   {at: runningAt(), pods: []*corev1.Pod{succeededPod()}, want: []string{"DONE", "ReleasePod example-at-pod"}},
 		"a Pod with another name": {at: newAt(), pods: []*corev1.Pod{runningPod(func(pod *corev1.Pod) { pod.Name = "forged" })}, want: []string{"ReleasePod forged"}},
 		"a run on nodes":          {at: newAt(func(at *v1alpha1.At) { at.Status.Nodes = &v1alpha1.AtNodesStatus{} }), pods: []*corev1.Pod{succeededPod()}, want: []string{"ReleasePod example-at-pod"}},

@@ -46,8 +46,6 @@ func TestFailureReason(t *testing.T) {
 		pod  *corev1.Pod
 		want string
 	}{
-		"the command, by its annotation":     {failedPod(named("second")), "CommandFailed: The command ended with exit code 3."},
-		"the first container, without":       {failedPod(named("third")), "CommandFailed: The command ended with exit code 2."},
 		"between two starts":                 {failedPod(withContainers(restarting)), "CommandFailed: The command ended with exit code 4."},
 		"its node knows nothing of it":       {failedPod(withContainers(exited("command", 137, statusUnknown, ""))), "PodFailed: Pod example-at-pod failed: container command ended with exit code 137"},
 		"evicted by its node":                {failedPod(says("Evicted", "The node was low on resource: memory.")), "Evicted: Pod example-at-pod was evicted: The node was low on resource: memory."},
@@ -60,7 +58,6 @@ func TestFailureReason(t *testing.T) {
 		"no reason is reported":              {failedPod(), "PodFailed: Pod example-at-pod failed"},
 		"terminated by a deletion":           {failedPod(deleted, withContainers(finished(requested.Add(-5*time.Second), 143))), wasDeleted + "; the exit code was 143."},
 		"ended itself after a deletion":      {failedPod(deleted, withContainers(finished(requested, 3))), wasDeleted + "; the exit code was 3."},
-		"deleted between two starts":         {failedPod(deleted, withContainers(restarting)), wasDeleted + "; the exit code was 4."},
 		"deleted, another container stopped": {failedPod(deleted, withContainers(finished(earlier, 0), exited("helper", 137, "Error", ""))), wasDeleted + "; the exit code was 0."},
 		"deleted, another had failed":        {failedPod(deleted, withContainers(finished(earlier, 0), exited("helper", 3, "Error", ""))), "PodFailed: Pod example-at-pod failed: container helper ended with exit code 3"},
 		"deleted, out of memory before":      {failedPod(deleted, withContainers(exited("command", 137, "OOMKilled", ""))), "OOMKilled: The command ended with exit code 137: it used more memory than its container's limit."},

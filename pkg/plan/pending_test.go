@@ -73,10 +73,6 @@ func TestDecideNameTaken(t *testing.T) {
 			pod: succeededPod(ownedBy(earlierAt)), now: due.Add(time.Minute),
 			want: "Blocked PodNameConflict: Pod example-at-pod of an earlier At with this name still exists: run kubectl describe pod example-at-pod to see what it is waiting for.; Warning PodNameConflict; retry blocked",
 		},
-		"a Pod of an earlier At with this name, being deleted for a long time: reported": {
-			now: due.Add(time.Minute), pod: runningPod(ownedBy(earlierAt), deleted),
-			want: "Blocked PodNameConflict: Pod example-at-pod of an earlier At with this name still exists: run kubectl describe pod example-at-pod to see what it is waiting for.; Warning PodNameConflict; retry blocked",
-		},
 	})
 }
 

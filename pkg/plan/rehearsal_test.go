@@ -75,7 +75,6 @@ func TestRehearsalResources(t *testing.T) {
 	for name, tc := range map[string]struct{ main, inits, wantRequests, wantLimits string }{
 		"each larger in something":          {same("cpu: 2, memory: 1Gi"), "{name: a, " + same("cpu: 5, memory: 1Mi") + "}, {name: b, " + same("cpu: 1, memory: 4Gi") + "}", "cpu: 5, memory: 4Gi", "cpu: 5, memory: 4Gi"},
 		"an init container before sidecars": {same("cpu: 1"), "{name: a, " + same("cpu: 3") + "}, {name: b, restartPolicy: Always, " + same("cpu: 1") + "}", "cpu: 3", "cpu: 3"},
-		"only init containers request":      {same(""), "{name: a, " + same("cpu: 1, memory: 1Gi") + "}, {name: b, " + same("cpu: 2") + "}", "cpu: 2, memory: 1Gi", "cpu: 2, memory: 1Gi"},
 		"a GPU of an init container":        {same("cpu: 1"), "{name: a, " + same("nvidia.com/gpu: 1") + "}", "cpu: 1, nvidia.com/gpu: 1", "cpu: 1, nvidia.com/gpu: 1"},
 		// The limit of the other has room for its request.
 		"a smaller limit, a larger request": {with("cpu: 1", "cpu: 8"), "{name: a, " + same("cpu: 4") + "}", "cpu: 4", "cpu: 8"},

@@ -141,10 +141,6 @@ func TestRestartDue(t *testing.T) {
 			at: restarts(pending), world: target(paused),
 			want: "Phase=DONE; CompletionTime=10:12:04; Failed TargetPaused: Deployment web is paused and would not roll out a restart: see kubectl rollout resume.; Warning TargetPaused; read all",
 		},
-		"OnDelete": {
-			at: restarts(pending), world: target(onDelete),
-			want: "Phase=DONE; CompletionTime=10:12:04; Failed TargetOnDelete: Deployment web has the update strategy OnDelete: a restart would not replace any Pod. Set spec.updateStrategy.type to RollingUpdate.; Warning TargetOnDelete; read all",
-		},
 		"another rollout is in progress": {
 			at: restarts(pending), world: target(rolling),
 			want: "Blocked RolloutInProgress: Deployment web is already being rolled out: the restart waits until all of its Pods are updated.; Warning RolloutInProgress; wait 2s",
@@ -255,10 +251,6 @@ func TestFollowRollout(t *testing.T) {
 	isPaused := restartBlocked(following(), v1alpha1.ReasonTargetPaused, pausedNow)
 	lastWeek := due.AddDate(0, 0, -7)
 	testDecide(t, map[string]decideCase{
-		"complete": {
-			at: restarts(follows), world: target(restartedAt(due)),
-			want: "Phase=DONE; CompletionTime=10:12:04; Restart.Updated=5; Restart.Available=5; Complete Completed: Deployment web has been restarted: 5 of 5 updated, 5 available.; Normal Completed; read all",
-		},
 		"complete after the deadline": {
 			at: restarts(follows, withActiveDeadline(0)), world: target(restartedAt(due)),
 			want: "Phase=DONE; CompletionTime=10:12:04; Restart.Updated=5; Restart.Available=5; Complete Completed: Deployment web has been restarted: 5 of 5 updated, 5 available.; Normal Completed; read all",
@@ -288,10 +280,6 @@ func TestFollowRollout(t *testing.T) {
 			at:   restarts(follows),
 			want: "Phase=DONE; CompletionTime=10:12:04; Failed TargetNotFound: Deployment web was deleted during its restart.; Warning TargetNotFound; read all",
 		},
-		"deleted, and created again": {
-			at: restarts(follows), world: target(restartedAt(due), func(target *rollout.Target) { target.UID = "other" }),
-			want: "Phase=DONE; CompletionTime=10:12:04; Failed TargetNotFound: Deployment web was deleted during its restart.; Warning TargetNotFound; read all",
-		},
 		"until the deadline": {
 			at: restarts(follows, withActiveDeadline(10)), world: target(restartedAt(due), rolling), now: now.Add(10 * time.Second),
 			want: "Phase=DONE; CompletionTime=10:12:14; Failed DeadlineExceeded: The run took longer than spec.activeDeadlineSeconds (10). The rollout of Deployment web continues: 3 of 5 updated, 4 available.; Warning DeadlineExceeded; read all",
@@ -305,7 +293,6 @@ func TestFollowRollout(t *testing.T) {
 			at: restarts(refused, withActiveDeadline(10)), world: forbidden, now: now.Add(10 * time.Second),
 			want: `Phase=DONE; CompletionTime=10:12:14; Failed DeadlineExceeded: The run took longer than spec.activeDeadlineSeconds (10). It was blocked: deployments.apps "web" is forbidden: no: ask a cluster administrator to grant this user the verbs get and patch, as artifacts/restarts/rbac.yaml does; no Blocked; Warning DeadlineExceeded; read all`,
 		},
-		"permission is back": {at: restarts(refused), world: target(restartedAt(due), rolling), want: "no Blocked; says 3 of 5 updated, 4 available; wait 2s"},
 	})
 }
 

@@ -43,10 +43,6 @@ func TestDecideRunning(t *testing.T) {
 			}),
 			want: "Phase=RUNNING; StartTime=10:12:00.01; Pod.Name=example-at-pod; Pod.UID=pod-uid; Pod.Phase=Pending; Pod.NodeName=node; Normal SuccessfulCreate: Created Pod example-at-pod",
 		},
-		"the Pod is seen, its name conflict is gone": {
-			at: pendingAt(conflict), pod: pendingPod(),
-			want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:00.01; Pod.Name=example-at-pod; Pod.UID=pod-uid; Pod.AtGeneration=2; Pod.Phase=Pending; Pod.NodeName=node; no Blocked; Normal SuccessfulCreate: Created Pod example-at-pod",
-		},
 		"the Pod's phase changes: mirrored": {
 			at: newAt(withStatus(running(corev1.PodPending))), pod: runningPod(func(pod *corev1.Pod) {
 				pod.Status.PodIP, pod.Status.HostIP = "10.0.0.2", "192.168.0.1"

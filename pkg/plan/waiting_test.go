@@ -116,7 +116,6 @@ func TestDecideWaiting(t *testing.T) {
 			}, age: time.Hour,
 			want: "wait 19s",
 		},
-		"it has just got a node: waited for": {pod: scheduled(after(time.Hour - time.Second)), age: time.Hour, want: "wait 19s"},
 		"its status says why: not looked up": {
 			status: running(corev1.PodPending, imagePullFailed("words")), pod: waiting("ImagePullBackOff", "words"), age: time.Hour,
 			want: "wait 1m0s",
