@@ -49,7 +49,7 @@ go -C hack/tools/controller-gen build -o "${GOBIN}/" sigs.k8s.io/controller-tool
     "${GOBIN}/slim" >artifacts/examples/cnat-crd.yaml.new
 mv artifacts/examples/cnat-crd.yaml.new artifacts/examples/cnat-crd.yaml
 
-go run ./hack/tools/zones "$(go env GOROOT)/lib/time/zoneinfo.zip" >pkg/zones/zones.txt.new
+go run ./hack/tools/zones "$(go env GOROOT)/lib/time/zoneinfo.zip" | LC_ALL=C sort >pkg/zones/zones.txt.new
 mv pkg/zones/zones.txt.new pkg/zones/zones.txt
 
 # Dependabot updates the Go of the image.

@@ -20,8 +20,7 @@ limitations under the License.
 package main
 
 import (
-	"bufio"
-	"errors"
+	"bytes"
 	"fmt"
 	"io"
 	"os"
@@ -29,7 +28,6 @@ import (
 	certmanagerv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 )
 
@@ -47,15 +45,11 @@ func check(manifests io.Reader) error {
 		{APIVersion: "cert-manager.io/v1", Kind: "Certificate"}:          &certmanagerv1.Certificate{},
 		{APIVersion: "cert-manager.io/v1", Kind: "Issuer"}:               &certmanagerv1.Issuer{},
 	}
-	reader := utilyaml.NewYAMLReader(bufio.NewReader(manifests))
-	for {
-		manifest, err := reader.Read()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return err
-		}
+	content, err := io.ReadAll(manifests)
+	if err != nil {
+		return err
+	}
+	for manifest := range bytes.SplitSeq(content, []byte("\n---\n")) {
 		var kind metav1.TypeMeta
 		if err := yaml.Unmarshal(manifest, &kind); err != nil {
 			return err

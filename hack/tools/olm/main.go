@@ -20,7 +20,7 @@ limitations under the License.
 //	olm DIR CSV INSTALL EXAMPLE...
 //
 // DIR is the bundle, and has metadata already. CSV is the ClusterServiceVersion without what
-// INSTALL, all manifests in one file, and the examples say.
+// INSTALL, all manifests in one file, and the examples say. It gives up, with a panic, at the first error.
 package main
 
 import (
@@ -35,7 +35,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/operator-framework/api/pkg/lib/version"
 	"github.com/operator-framework/api/pkg/manifests"
 	"github.com/operator-framework/api/pkg/operators/v1alpha1"
 	"github.com/operator-framework/api/pkg/validation"
@@ -53,132 +52,102 @@ func main() {
 		fmt.Fprintln(os.Stderr, "usage: olm DIR CSV INSTALL EXAMPLE...")
 		os.Exit(2)
 	}
-	err := run(os.Args[1], os.Args[2], os.Args[3], os.Args[4:])
-	if err == nil {
-		err = validate(os.Args[1])
-	}
-	if err != nil {
+	write(os.Args[1], os.Args[2], os.Args[3], os.Args[4:])
+	if err := validate(os.Args[1]); err != nil {
 		fmt.Fprintln(os.Stderr, "olm:", err)
 		os.Exit(1)
 	}
 }
 
-func run(dir, csvPath, install string, examples []string) error {
-	content, err := os.ReadFile(csvPath)
+func must(err error) {
 	if err != nil {
-		return err
+		panic(err)
 	}
-	var csv v1alpha1.ClusterServiceVersion
-	if err := yaml.UnmarshalStrict(content, &csv); err != nil {
-		return fmt.Errorf("%s: %w", csvPath, err)
-	}
-	objects, err := read(install)
-	if err != nil {
-		return err
-	}
-	rest, err := addInstallStrategy(&csv, objects)
-	if err != nil {
-		return err
-	}
-	if err := addDescriptors(&csv, objects); err != nil {
-		return err
-	}
-	if err := addExamples(&csv, examples); err != nil {
-		return err
-	}
-	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&csv)
-	if err != nil {
-		return err
-	}
-	delete(object, "status")
-	if err := os.MkdirAll(filepath.Join(dir, "manifests"), 0o755); err != nil {
-		return err
-	}
-	for _, object := range append(rest, &unstructured.Unstructured{Object: object}) {
-		content, err := yaml.Marshal(object)
-		if err != nil {
-			return err
-		}
-		name := fmt.Sprintf("%s.%s.yaml", object.GetName(), strings.ToLower(object.GetKind()))
-		if err := os.WriteFile(filepath.Join(dir, "manifests", name), content, 0o644); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
-// read returns the objects of a file.
-func read(path string) ([]*unstructured.Unstructured, error) {
-	content, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
+// get returns a value that was returned without an error.
+func get[T any](value T, err error) T {
+	must(err)
+	return value
+}
+
+// as returns an object with its type.
+func as[T any](object *unstructured.Unstructured) *T {
+	typed := new(T)
+	must(runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, typed))
+	return typed
+}
+
+func write(dir, csvPath, install string, examples []string) {
+	var csv v1alpha1.ClusterServiceVersion
+	must(yaml.UnmarshalStrict(get(os.ReadFile(csvPath)), &csv))
+	objects := read(install)
+	rest := addInstallStrategy(&csv, objects)
+	addDescriptors(&csv, objects)
+	// OLM's consoles show the examples as a new object of each kind.
+	csv.Annotations["alm-examples"] = string(get(json.MarshalIndent(read(examples...), "", "  ")))
+	object := get(runtime.DefaultUnstructuredConverter.ToUnstructured(&csv))
+	delete(object, "status")
+	must(os.MkdirAll(filepath.Join(dir, "manifests"), 0o755))
+	for _, object := range append(rest, &unstructured.Unstructured{Object: object}) {
+		name := fmt.Sprintf("%s.%s.yaml", object.GetName(), strings.ToLower(object.GetKind()))
+		must(os.WriteFile(filepath.Join(dir, "manifests", name), get(yaml.Marshal(object)), 0o644))
 	}
-	var objects []*unstructured.Unstructured
-	decoder := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(content), 4096)
-	for {
-		var object unstructured.Unstructured
-		if err := decoder.Decode(&object); errors.Is(err, io.EOF) {
-			return objects, nil
-		} else if err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
-		}
-		if object.Object != nil {
-			objects = append(objects, &object)
+}
+
+// read returns the objects of files.
+func read(paths ...string) (objects []*unstructured.Unstructured) {
+	for _, path := range paths {
+		decoder := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(get(os.ReadFile(path))), 4096)
+		for {
+			var object unstructured.Unstructured
+			err := decoder.Decode(&object)
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if must(err); object.Object != nil {
+				objects = append(objects, &object)
+			}
 		}
 	}
+	return objects
 }
 
 // addInstallStrategy adds the Deployment and its permissions to the CSV. It returns the
 // objects that are manifests of the bundle beside the CSV.
-func addInstallStrategy(csv *v1alpha1.ClusterServiceVersion, objects []*unstructured.Unstructured) ([]*unstructured.Unstructured, error) {
+func addInstallStrategy(csv *v1alpha1.ClusterServiceVersion, objects []*unstructured.Unstructured) (rest []*unstructured.Unstructured) {
 	strategy := &csv.Spec.InstallStrategy.StrategySpec
 	bound := map[string]string{} // the service account by the kind and name of its role
 	for _, object := range objects {
 		if kind := object.GetKind(); kind == "RoleBinding" || kind == "ClusterRoleBinding" {
-			var binding rbacv1.ClusterRoleBinding
-			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &binding); err != nil {
-				return nil, err
-			}
+			binding := as[rbacv1.ClusterRoleBinding](object)
 			bound[binding.RoleRef.Kind+"/"+binding.RoleRef.Name] = binding.Subjects[0].Name
 		}
 	}
-	var rest []*unstructured.Unstructured
 	for _, object := range objects {
 		account := bound[object.GetKind()+"/"+object.GetName()]
 		switch object.GetKind() {
 		case "Deployment":
-			var deployment appsv1.Deployment
-			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &deployment); err != nil {
-				return nil, err
-			}
+			deployment := as[appsv1.Deployment](object)
 			// OLM gives names of its own to the roles and role bindings.
 			container := &deployment.Spec.Template.Spec.Containers[0]
 			container.Args = slices.DeleteFunc(container.Args, func(arg string) bool { return arg == "-hold-permissions" })
 			strategy.DeploymentSpecs = append(strategy.DeploymentSpecs, v1alpha1.StrategyDeploymentSpec{
 				Name: deployment.Name, Spec: deployment.Spec, Label: deployment.Labels,
 			})
-			image := deployment.Spec.Template.Spec.Containers[0].Image
-			csv.Annotations["containerImage"] = image
-			csv.Spec.RelatedImages = append(csv.Spec.RelatedImages, v1alpha1.RelatedImage{Name: deployment.Name, Image: image})
+			csv.Annotations["containerImage"] = container.Image
+			csv.Spec.RelatedImages = append(csv.Spec.RelatedImages, v1alpha1.RelatedImage{Name: deployment.Name, Image: container.Image})
 			release := deployment.Labels["app.kubernetes.io/version"]
 			csv.Name += "." + release
-			var err error
-			if csv.Spec.Version, err = parseVersion(release); err != nil {
-				return nil, err
-			}
+			must(csv.Spec.Version.UnmarshalJSON([]byte(`"` + strings.TrimPrefix(release, "v") + `"`)))
 		case "Role", "ClusterRole":
-			if account == "" {
+			permissions := v1alpha1.StrategyDeploymentPermissions{ServiceAccountName: account, Rules: as[rbacv1.ClusterRole](object).Rules}
+			switch {
+			case account == "":
 				rest = append(rest, object)
-				continue
-			}
-			var role rbacv1.ClusterRole
-			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &role); err != nil {
-				return nil, err
-			}
-			permissions := v1alpha1.StrategyDeploymentPermissions{ServiceAccountName: account, Rules: role.Rules}
-			if role.Kind == "Role" {
+			case object.GetKind() == "Role":
 				strategy.Permissions = append(strategy.Permissions, permissions)
-			} else {
+			default:
 				strategy.ClusterPermissions = append(strategy.ClusterPermissions, permissions)
 			}
 		case "CustomResourceDefinition", "PodDisruptionBudget", "Service":
@@ -189,20 +158,14 @@ func addInstallStrategy(csv *v1alpha1.ClusterServiceVersion, objects []*unstruct
 		case "FlowSchema", "NetworkPolicy", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding":
 			// OLM does not take them in a bundle, or only newer versions do.
 		default:
-			return nil, fmt.Errorf("what to do with a %s in a bundle is not known", object.GetKind())
+			panic("what to do in a bundle is not known of a " + object.GetKind())
 		}
 	}
-	return rest, nil
-}
-
-func parseVersion(release string) (version.OperatorVersion, error) {
-	var v version.OperatorVersion
-	err := v.UnmarshalJSON([]byte(`"` + strings.TrimPrefix(release, "v") + `"`))
-	return v, err
+	return rest
 }
 
 // addDescriptors describes the fields of each kind as its CRD does.
-func addDescriptors(csv *v1alpha1.ClusterServiceVersion, objects []*unstructured.Unstructured) error {
+func addDescriptors(csv *v1alpha1.ClusterServiceVersion, objects []*unstructured.Unstructured) {
 	owned := csv.Spec.CustomResourceDefinitions.Owned
 	for _, object := range objects {
 		i := slices.IndexFunc(owned, func(crd v1alpha1.CRDDescription) bool {
@@ -211,38 +174,15 @@ func addDescriptors(csv *v1alpha1.ClusterServiceVersion, objects []*unstructured
 		if i < 0 {
 			continue
 		}
-		var crd apiextensionsv1.CustomResourceDefinition
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &crd); err != nil {
-			return err
+		fields := as[apiextensionsv1.CustomResourceDefinition](object).Spec.Versions[0].Schema.OpenAPIV3Schema.Properties
+		spec, status := fields["spec"].Properties, fields["status"].Properties
+		for _, name := range slices.Sorted(maps.Keys(spec)) {
+			owned[i].SpecDescriptors = append(owned[i].SpecDescriptors, v1alpha1.SpecDescriptor{Path: name, DisplayName: name, Description: spec[name].Description})
 		}
-		fields := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties
-		for _, name := range slices.Sorted(maps.Keys(fields["spec"].Properties)) {
-			owned[i].SpecDescriptors = append(owned[i].SpecDescriptors, v1alpha1.SpecDescriptor{
-				Path: name, DisplayName: name, Description: fields["spec"].Properties[name].Description,
-			})
-		}
-		for _, name := range slices.Sorted(maps.Keys(fields["status"].Properties)) {
-			owned[i].StatusDescriptors = append(owned[i].StatusDescriptors, v1alpha1.StatusDescriptor{
-				Path: name, DisplayName: name, Description: fields["status"].Properties[name].Description,
-			})
+		for _, name := range slices.Sorted(maps.Keys(status)) {
+			owned[i].StatusDescriptors = append(owned[i].StatusDescriptors, v1alpha1.StatusDescriptor{Path: name, DisplayName: name, Description: status[name].Description})
 		}
 	}
-	return nil
-}
-
-// addExamples adds what OLM's consoles show as a new object of each kind.
-func addExamples(csv *v1alpha1.ClusterServiceVersion, paths []string) error {
-	var examples []*unstructured.Unstructured
-	for _, path := range paths {
-		objects, err := read(path)
-		if err != nil {
-			return err
-		}
-		examples = append(examples, objects...)
-	}
-	content, err := json.MarshalIndent(examples, "", "  ")
-	csv.Annotations["alm-examples"] = string(content)
-	return err
 }
 
 // validate returns what OLM would find wrong with the bundle.

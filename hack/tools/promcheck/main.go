@@ -23,18 +23,16 @@ limitations under the License.
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 
-	dto "github.com/prometheus/client_model/go"
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/textparse"
 	"github.com/prometheus/prometheus/promql/parser"
 	"sigs.k8s.io/yaml"
 )
@@ -53,13 +51,15 @@ func main() {
 }
 
 func run(metrics io.Reader, files []string) error {
-	textParser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := textParser.TextToMetricFamilies(metrics)
+	served, err := io.ReadAll(metrics)
 	if err != nil {
-		return fmt.Errorf("parse the metrics: %w", err)
+		return err
 	}
-	series := seriesOf(families)
-	wrong := 0
+	series, err := seriesOf(served)
+	if err != nil {
+		return err
+	}
+	var faults []error
 	for _, file := range files {
 		content, err := os.ReadFile(file)
 		if err != nil {
@@ -75,16 +75,12 @@ func run(metrics io.Reader, files []string) error {
 		}
 		for _, query := range queries {
 			for _, fault := range check(query, series) {
-				fmt.Fprintf(os.Stderr, "%s: %s\n  in %s\n", file, fault, query)
-				wrong++
+				faults = append(faults, fmt.Errorf("%s: %s\n  in %s", file, fault, query))
 			}
 		}
 		fmt.Fprintf(os.Stdout, "%s: %d queries\n", file, len(queries))
 	}
-	if wrong > 0 {
-		return fmt.Errorf("%d faults", wrong)
-	}
-	return nil
+	return errors.Join(faults...)
 }
 
 // queriesOf returns the values of all keys expr in a document.
@@ -108,40 +104,22 @@ func queriesOf(document any) []string {
 }
 
 // seriesOf returns the series that Prometheus makes of metrics.
-func seriesOf(families map[string]*dto.MetricFamily) []labels.Labels {
-	var series []labels.Labels
-	for name, family := range families {
-		for _, metric := range family.GetMetric() {
-			add := func(name string, more ...string) {
-				builder := labels.NewBuilder(labels.FromStrings(more...))
-				builder.Set(model.MetricNameLabel, name)
-				for _, pair := range metric.GetLabel() {
-					builder.Set(pair.GetName(), pair.GetValue())
-				}
-				series = append(series, builder.Labels())
-			}
-			switch family.GetType() {
-			case dto.MetricType_HISTOGRAM:
-				add(name + "_count")
-				add(name + "_sum")
-				for _, bucket := range metric.GetHistogram().GetBucket() {
-					add(name+"_bucket", "le", number(bucket.GetUpperBound()))
-				}
-			case dto.MetricType_SUMMARY:
-				add(name + "_count")
-				add(name + "_sum")
-				for _, quantile := range metric.GetSummary().GetQuantile() {
-					add(name, "quantile", number(quantile.GetQuantile()))
-				}
-			default:
-				add(name)
-			}
+func seriesOf(metrics []byte) (series []labels.Labels, err error) {
+	metricsParser := textparse.NewPromParser(metrics, labels.NewSymbolTable(), false)
+	for {
+		entry, err := metricsParser.Next()
+		switch {
+		case errors.Is(err, io.EOF):
+			return series, nil
+		case err != nil:
+			return nil, fmt.Errorf("parse the metrics: %w", err)
+		case entry == textparse.EntrySeries:
+			var one labels.Labels
+			metricsParser.Labels(&one)
+			series = append(series, one)
 		}
 	}
-	return series
 }
-
-func number(value float64) string { return strconv.FormatFloat(value, 'g', -1, 64) }
 
 // check returns what is wrong with a query.
 func check(query string, series []labels.Labels) []string {
@@ -150,13 +128,13 @@ func check(query string, series []labels.Labels) []string {
 		return []string{err.Error()}
 	}
 	var faults []string
+	for _, selector := range parser.ExtractSelectors(expr) {
+		if len(find(selector, series)) == 0 {
+			faults = append(faults, fmt.Sprintf("no series matches %s", selector))
+		}
+	}
 	parser.Inspect(expr, func(node parser.Node, _ []parser.Node) error {
-		switch node := node.(type) {
-		case *parser.VectorSelector:
-			if len(find(node, series)) == 0 {
-				faults = append(faults, fmt.Sprintf("no series matches %s", node))
-			}
-		case *parser.AggregateExpr:
+		if node, ok := node.(*parser.AggregateExpr); ok {
 			for _, label := range node.Grouping {
 				if !slices.Contains(targetLabels, label) && !hasLabel(node.Expr, label, series) {
 					faults = append(faults, fmt.Sprintf("no series has the label %s, by which %s groups", label, node))
@@ -169,28 +147,20 @@ func check(query string, series []labels.Labels) []string {
 }
 
 // find returns the series that a selector selects.
-func find(selector *parser.VectorSelector, series []labels.Labels) []labels.Labels {
-	var found []labels.Labels
+func find(selector []*labels.Matcher, series []labels.Labels) (found []labels.Labels) {
 	for _, candidate := range series {
-		matches := !slices.ContainsFunc(selector.LabelMatchers, func(matcher *labels.Matcher) bool {
+		if !slices.ContainsFunc(selector, func(matcher *labels.Matcher) bool {
 			return !slices.Contains(targetLabels, matcher.Name) && !matcher.Matches(candidate.Get(matcher.Name))
-		})
-		if matches {
+		}) {
 			found = append(found, candidate)
 		}
 	}
 	return found
 }
 
-// hasLabel says whether a selector within the expression selects a series with the
-// label.
+// hasLabel says whether a selector within the expression selects a series with the label.
 func hasLabel(expr parser.Expr, label string, series []labels.Labels) bool {
-	has := false
-	parser.Inspect(expr, func(node parser.Node, _ []parser.Node) error {
-		if selector, ok := node.(*parser.VectorSelector); ok {
-			has = has || slices.ContainsFunc(find(selector, series), func(found labels.Labels) bool { return found.Has(label) })
-		}
-		return nil
+	return slices.ContainsFunc(parser.ExtractSelectors(expr), func(selector []*labels.Matcher) bool {
+		return slices.ContainsFunc(find(selector, series), func(found labels.Labels) bool { return found.Has(label) })
 	})
-	return has
 }

@@ -15,38 +15,26 @@ limitations under the License.
 */
 
 // Command zones prints the names of the time zones in the zoneinfo.zip of a Go
-// distribution, which are those that the IANA time zone database lists, one a line.
+// distribution, which are those that the IANA time zone database lists, one a line, in the order of the file.
 package main
 
 import (
 	"archive/zip"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 )
 
 func main() {
-	if err := run(os.Args[1]); err != nil {
+	archive, err := zip.OpenReader(os.Args[1])
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "zones:", err)
 		os.Exit(1)
 	}
-}
-
-func run(path string) error {
-	archive, err := zip.OpenReader(path)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = archive.Close() }()
-	var names []string
 	for _, file := range archive.File {
 		// Factory is the database's placeholder for a zone that is not configured.
 		if !strings.HasSuffix(file.Name, "/") && file.Name != "Factory" {
-			names = append(names, file.Name)
+			fmt.Fprintln(os.Stdout, file.Name)
 		}
 	}
-	slices.Sort(names)
-	_, err = fmt.Fprintln(os.Stdout, strings.Join(names, "\n"))
-	return err
 }

@@ -58,7 +58,7 @@ func run(in io.Reader, out io.Writer) error {
 		if err := yaml.Unmarshal(document, &crd); err != nil {
 			return err
 		}
-		versions, _ := at(crd, "spec", "versions").([]any)
+		versions, _ := at(crd, "spec")["versions"].([]any)
 		if len(versions) == 0 {
 			return errors.New("not a CRD")
 		}
@@ -74,11 +74,9 @@ func run(in io.Reader, out io.Writer) error {
 				return errors.New("there is neither spec.template nor spec.windows")
 			}
 			for _, path := range selectors {
-				if err := limitSelector(at(spec, append(path, "properties")...)); err != nil {
-					return err
-				}
+				limitSelector(at(spec, append(path, "properties")...))
 			}
-			limit(version)
+			walk(version, limit)
 		}
 		if document, err = yaml.Marshal(crd); err != nil {
 			return err
@@ -92,10 +90,18 @@ func run(in io.Reader, out io.Writer) error {
 
 // slimTemplate changes the schema of the template of a Pod.
 func slimTemplate(template any) {
-	slim(template)
-	metadata, _ := at(template, "metadata").(map[string]any)
+	walk(template, func(schema map[string]any) {
+		if _, ok := schema["description"].(string); ok {
+			delete(schema, "description")
+		}
+		if _, ok := schema["x-kubernetes-list-type"].(string); ok {
+			delete(schema, "x-kubernetes-list-type")
+			delete(schema, "x-kubernetes-list-map-keys")
+		}
+	})
+	metadata := at(template, "metadata")
 	metadata["default"] = map[string]any{}
-	properties, _ := metadata["properties"].(map[string]any)
+	properties := at(metadata, "properties")
 	for name := range properties {
 		if name != "labels" && name != "annotations" {
 			delete(properties, name)
@@ -105,8 +111,7 @@ func slimTemplate(template any) {
 	// The format allows lower case and any fraction of a second, which Go does not.
 	properties["creationTimestamp"] = map[string]any{"type": "string", "format": "date-time", "pattern": `^.{10}T[0-9:]{8}Z$`}
 	for _, containers := range []string{"containers", "initContainers"} {
-		resources, _ := at(template, "spec", "properties", containers, "items", "properties", "resources").(map[string]any)
-		resources["default"] = map[string]any{}
+		at(template, "spec", "properties", containers, "items", "properties", "resources")["default"] = map[string]any{}
 	}
 }
 
@@ -120,49 +125,35 @@ const (
 )
 
 // limitSelector changes the schema of a label selector.
-func limitSelector(selector any) error {
-	matchLabels, _ := at(selector, "matchLabels").(map[string]any)
-	matchExpressions, _ := at(selector, "matchExpressions").(map[string]any)
-	key, _ := at(matchExpressions, "items", "properties", "key").(map[string]any)
-	values, _ := at(matchExpressions, "items", "properties", "values").(map[string]any)
-	if matchLabels == nil || key == nil || values == nil {
-		return errors.New("there is no label selector")
-	}
+func limitSelector(selector any) {
+	matchLabels, matchExpressions := at(selector, "matchLabels"), at(selector, "matchExpressions")
+	key, values := at(matchExpressions, "items", "properties", "key"), at(matchExpressions, "items", "properties", "values")
 	matchLabels["maxProperties"], matchExpressions["maxItems"] = maxRequirements, maxRequirements
 	key["maxLength"], values["maxItems"] = maxKey, maxValues
-	for _, value := range []any{matchLabels["additionalProperties"], values["items"]} {
-		value.(map[string]any)["maxLength"] = maxValue
-	}
-	return nil
+	at(matchLabels, "additionalProperties")["maxLength"], at(values, "items")["maxLength"] = maxValue, maxValue
 }
 
-// at returns what is at a path of keys, or nil.
-func at(node any, path ...string) any {
+// at returns the object at a path of keys, or nil, to which nothing can be added.
+func at(node any, path ...string) map[string]any {
+	object, _ := node.(map[string]any)
 	for _, key := range path {
-		object, _ := node.(map[string]any)
-		node = object[key]
+		object, _ = object[key].(map[string]any)
 	}
-	return node
+	return object
 }
 
-// slim takes descriptions and list types from a schema. Properties of these names
-// would be objects.
-func slim(node any) {
+// walk visits all schemas within one, and what their properties are in. A property can have the name of
+// what a schema has, but then that is an object.
+func walk(node any, visit func(schema map[string]any)) {
 	switch node := node.(type) {
 	case map[string]any:
-		if _, ok := node["description"].(string); ok {
-			delete(node, "description")
-		}
-		if _, ok := node["x-kubernetes-list-type"].(string); ok {
-			delete(node, "x-kubernetes-list-type")
-			delete(node, "x-kubernetes-list-map-keys")
-		}
+		visit(node)
 		for _, child := range node {
-			slim(child)
+			walk(child, visit)
 		}
 	case []any:
 		for _, child := range node {
-			slim(child)
+			walk(child, visit)
 		}
 	}
 }
@@ -183,33 +174,23 @@ const (
 
 // limit adds minimum and maximum to numbers that are an int32 in Go: API servers before
 // 1.36 ignore that format, and an IntOrString has none. It also limits quantities and
-// lists of objects. Properties of these names would be objects.
-func limit(node any) {
-	switch node := node.(type) {
-	case map[string]any:
-		isIntOrString := node["x-kubernetes-int-or-string"] == true
-		if _, ok := node["pattern"].(string); ok && isIntOrString {
-			node["pattern"], node["maxLength"] = quantity, maxQuantity
-		} else if isIntOrString || node["format"] == "int32" {
-			if node["minimum"] == nil {
-				node["minimum"] = math.MinInt32
-			}
-			if node["maximum"] == nil {
-				node["maximum"] = math.MaxInt32
-			}
+// lists of objects.
+func limit(schema map[string]any) {
+	isIntOrString := schema["x-kubernetes-int-or-string"] == true
+	if _, ok := schema["pattern"].(string); ok && isIntOrString {
+		schema["pattern"], schema["maxLength"] = quantity, maxQuantity
+	} else if isIntOrString || schema["format"] == "int32" {
+		if schema["minimum"] == nil {
+			schema["minimum"] = math.MinInt32
 		}
-		if items, _ := node["items"].(map[string]any); items["type"] == "object" && node["maxItems"] == nil {
-			node["maxItems"] = maxItems
-			if items["required"] == nil {
-				node["maxItems"] = maxEmptyItems
-			}
+		if schema["maximum"] == nil {
+			schema["maximum"] = math.MaxInt32
 		}
-		for _, child := range node {
-			limit(child)
-		}
-	case []any:
-		for _, child := range node {
-			limit(child)
+	}
+	if items := at(schema, "items"); items["type"] == "object" && schema["maxItems"] == nil {
+		schema["maxItems"] = maxItems
+		if items["required"] == nil {
+			schema["maxItems"] = maxEmptyItems
 		}
 	}
 }
