@@ -104,7 +104,7 @@ func (b *bench) newNamespace() string {
 	b.namespaces = append(b.namespaces, name)
 	must(b.until(func(ctx context.Context) (bool, error) {
 		_, err := b.kube.CoreV1().ServiceAccounts(name).Get(ctx, "default", metav1.GetOptions{})
-		return err == nil, ignore(err, apierrors.IsNotFound)
+		return err == nil, unlessNotFound(err)
 	}))
 	return name
 }
@@ -118,14 +118,14 @@ func (b *bench) deleteNamespaces() {
 	for _, name := range b.namespaces {
 		must(b.until(func(ctx context.Context) (bool, error) {
 			_, err := b.kube.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
-			return apierrors.IsNotFound(err), ignore(err, apierrors.IsNotFound)
+			return apierrors.IsNotFound(err), unlessNotFound(err)
 		}))
 	}
 	b.namespaces = nil
 }
 
-func ignore(err error, kind func(error) bool) error {
-	if kind(err) {
+func unlessNotFound(err error) error {
+	if apierrors.IsNotFound(err) {
 		return nil
 	}
 	return err

@@ -69,7 +69,7 @@ func main() {
 	case *rounds == 0:
 		*rounds = s.rounds
 		if *against != "" {
-			*rounds = max(minPairs, *rounds)
+			*rounds = max(3, *rounds) // pairs
 		}
 	}
 	binaries := []string{*controller}
@@ -91,9 +91,6 @@ func main() {
 	fmt.Printf("%s:%d\n", *name, *number)
 	printTable(results, s.limits)
 }
-
-// minPairs is how often two controllers are compared at least.
-const minPairs = 3
 
 func measureOnce(ctx context.Context, c *cluster, measure func(b *bench), number int, binary string) map[string]float64 {
 	ctx, cancel := context.WithCancel(ctx)

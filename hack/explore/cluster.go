@@ -46,7 +46,7 @@ func (x *explorer) cluster(s *state) []transition {
 		switch o.kind {
 		case ats:
 			if x.own() == cronAts {
-				x.runAt(o, add)
+				s.runAt(o, add)
 			}
 		case pods:
 			pod := o.pod()
@@ -80,7 +80,7 @@ func (x *explorer) cluster(s *state) []transition {
 }
 
 // runAt lets an At of a CronAt start and end. The other scenarios explore the controller of Ats.
-func (x *explorer) runAt(o *object, add func(what string, do func(n *state))) {
+func (s *state) runAt(o *object, add func(what string, do func(n *state))) {
 	at := o.at()
 	become := func(what string, change func(at *v1alpha1.At)) func(n *state) {
 		return func(n *state) {
@@ -91,12 +91,10 @@ func (x *explorer) runAt(o *object, add func(what string, do func(n *state))) {
 		add("the Pod starts of", become("start", func(at *v1alpha1.At) { at.Status.Phase = v1alpha1.PhaseRunning }))
 	}
 	if at.DeletionTimestamp == nil && at.Status.Phase == v1alpha1.PhaseRunning {
-		add("the command ends of", func(n *state) {
-			become("end", func(at *v1alpha1.At) {
-				at.Status.Phase, at.Status.Reason = v1alpha1.PhaseDone, v1alpha1.ReasonCompleted
-				at.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionComplete, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonCompleted, LastTransitionTime: metav1.Time{Time: n.clock()}}}
-			})(n)
-		})
+		add("the command ends of", become("end", func(at *v1alpha1.At) {
+			at.Status.Phase, at.Status.Reason = v1alpha1.PhaseDone, v1alpha1.ReasonCompleted
+			at.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionComplete, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonCompleted, LastTransitionTime: metav1.Time{Time: s.clock()}}}
+		}))
 	}
 	if slices.Contains(at.Finalizers, metav1.FinalizerDeleteDependents) {
 		add("the Pods are gone of", become("gone", func(at *v1alpha1.At) {

@@ -38,10 +38,12 @@ type fault struct {
 	// executes is true if the API server executes the request; flies, if it may do so later.
 	executes, flies bool
 	reason          reason
+	claims          bool // whether it claims the next write
 }
 
 var faults = []fault{
 	{}, // none
+	{claims: true},
 	{what: "the request is lost", reason: lost},
 	{what: "the answer is lost", executes: true, reason: lost},
 	{what: "the request is delayed", flies: true, reason: lost},
@@ -169,23 +171,18 @@ func (x *explorer) transitions(s *state, p *replayer) []transition {
 				})
 				continue
 			}
-			for j, f := range faults {
-				if j > 0 && s.left.faults == 0 {
-					break
+			for _, f := range faults {
+				what, left := who+b.news+": "+b.outcome.step, s.left.faults
+				if f.what != "" {
+					what, left = what+": "+f.what, left-1
 				}
-				if f.reason == proxyNotFound && b.outcome.request.verb == create {
-					continue // It is the same as a lost request.
-				}
-				for _, claims := range []bool{false, true} {
-					if claims && (j > 0 || !b.outcome.request.starts()) {
-						break
-					}
-					add(who+b.news+": "+b.outcome.step, func(n *state) { x.execute(n, p, i, b, f, claims) })
-					last := &all[len(all)-1]
-					if j > 0 {
-						last.next.left.faults--
-						last.what += ": " + f.what
-					}
+				// A proxy's 404 for a creation is the same as a lost request.
+				r := b.outcome.request
+				if left >= 0 && (!f.claims || r.starts()) && (f.reason != proxyNotFound || r.verb != create) {
+					add(what, func(n *state) {
+						x.execute(n, p, i, b, f)
+						n.left.faults = left
+					})
 				}
 			}
 		}
@@ -219,20 +216,19 @@ func (x *explorer) transitions(s *state, p *replayer) []transition {
 		}
 	}
 	if int(s.now) < len(x.scenario.instants)-1 {
-		n := s.tick()
-		all = append(all, transition{"it is " + n.clock().Format("15:04:05.0"), n})
+		all = append(all, s.tick())
 	}
 	return all
 }
 
-// tick returns the state at the next instant.
-func (s *state) tick() *state {
+// tick leads to the next instant.
+func (s *state) tick() transition {
 	n := s.copy()
 	n.now++
 	for i := range n.controllers {
 		n.controllers[i].forget(n)
 	}
-	return n
+	return transition{"it is " + n.clock().Format("15:04:05.0"), n}
 }
 
 // beginning is a sync that begins or goes on, or one without a request that changes what the
@@ -326,7 +322,7 @@ func (x *explorer) finish(p *replayer, c controller, s *state) controller {
 }
 
 // execute sends the request of a controller, and lets the fault happen to it.
-func (x *explorer) execute(n *state, p *replayer, i int, b beginning, f fault, claims bool) {
+func (x *explorer) execute(n *state, p *replayer, i int, b beginning, f fault) {
 	r := b.outcome.request
 	n.controllers[i] = b.controller
 	c := &n.controllers[i]
@@ -340,7 +336,7 @@ func (x *explorer) execute(n *state, p *replayer, i int, b beginning, f fault, c
 	switch {
 	case f.what == "":
 		a = n.do(r)
-		a.claims = claims
+		a.claims = f.claims
 	case f.executes:
 		n.do(r)
 	case f.flies:
@@ -376,9 +372,8 @@ func (x *explorer) goOnUntil(s *state, p *replayer, what string) *state {
 				return t.next
 			}
 		}
-		var step string
-		step, s = x.goOn(s, p)
-		history = append(history, step)
+		t := x.goOn(s, p)
+		history, s = append(history, t.what), t.next
 	}
 	panic("this cannot happen: " + what + "; what can:\n" + table(history))
 }

@@ -34,7 +34,7 @@ import (
 // seconds.
 func freezeUntil(seconds float64) edit {
 	instant := func(seconds float64) v1alpha1.FreezeTime {
-		return v1alpha1.FreezeTime((*explorer)(nil).at(seconds).Format(time.RFC3339))
+		return v1alpha1.FreezeTime(timeAt(seconds).Format(time.RFC3339))
 	}
 	wanted := &v1alpha1.Freeze{ObjectMeta: metav1.ObjectMeta{Name: "freeze"}, Spec: v1alpha1.FreezeSpec{
 		Windows: []v1alpha1.FreezeWindow{{From: instant(due), Until: instant(seconds)}},

@@ -26,7 +26,6 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	kubeinformers "k8s.io/client-go/informers"
@@ -86,11 +85,6 @@ type replayer struct {
 // errPending is the error of a request without an answer. What follows from it is ignored.
 var errPending = errors.New("pending")
 
-type noRecorder struct{ record.EventRecorder }
-
-// Event implements record.EventRecorder.
-func (noRecorder) Event(runtime.Object, string, string, string) {}
-
 // syncedNodes is an informer that need not run.
 type syncedNodes struct {
 	coreinformers.TypedNodeInformer
@@ -139,7 +133,7 @@ func newReplayer(x *explorer) *replayer {
 	utilruntime.Must(err)
 	nodeCache, err := nodecache.New(kube, syncedNodes{kubeInformers.Nodes()}, func(string) {})
 	utilruntime.Must(err)
-	p.cron, err = cronsteps.New(cnat, cnatInformers.CronAts(), atInformer, noRecorder{}, p.clock)
+	p.cron, err = cronsteps.New(cnat, cnatInformers.CronAts(), atInformer, &record.FakeRecorder{}, p.clock)
 	utilruntime.Must(err)
 	p.stores = map[kind]cache.Indexer{cronAts: cnatInformers.CronAts().Informer().GetIndexer(), ats: atInformer.Informer().GetIndexer(), pods: podInformer.Informer().GetIndexer(), nodes: kubeInformers.Nodes().Informer().GetIndexer()}
 	p.steps = &steps.Steps{
@@ -147,7 +141,7 @@ func newReplayer(x *explorer) *replayer {
 		KubeClient: kube,
 		CnatClient: cnat,
 		Nodes:      nodeCache,
-		Recorder:   noRecorder{},
+		Recorder:   &record.FakeRecorder{},
 		Clock:      p.clock,
 		Failures:   workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](0, 0),
 		Defaults:   plan.Defaults{Image: "busybox"},
@@ -180,7 +174,7 @@ func (p *replayer) replay(c *controller, name string, now int8) outcome {
 			}
 		}
 		if since, ok := p.counted[cached.uid()]; ok {
-			instant := slices.IndexFunc(p.x.instants, func(seconds float64) bool { return p.x.at(seconds).Equal(since) })
+			instant := slices.IndexFunc(p.x.instants, func(seconds float64) bool { return timeAt(seconds).Equal(since) })
 			o.counted = append(o.counted, counted{cached.uid(), int8(instant)})
 		}
 	}

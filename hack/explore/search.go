@@ -36,30 +36,28 @@ func (x *explorer) settle(s *state, p *replayer, good *keys) (history []string, 
 		if s.violation != "" {
 			return history, errors.New(s.violation)
 		}
-		var next *state
-		what, k := "", s.key()
-		if !good.has(k) {
+		var t transition
+		if k := s.key(); !good.has(k) {
 			passed = append(passed, k)
-			if what, next = x.goOn(s, p); next == nil {
+			if t = x.goOn(s, p); t.next == nil {
 				err = s.hasEnded()
 			}
 		}
 		switch {
 		case err != nil:
 			return history, err
-		case next == nil:
+		case t.next == nil:
 			good.add(passed...)
 			return nil, nil
 		}
-		history = append(history, "without faults: "+what)
-		s = next
+		history, s = append(history, "without faults: "+t.what), t.next
 		s.check()
 	}
 	return history, errors.New("it does not come to an end")
 }
 
-// goOn returns the next state of a world that works, or nil if nothing more happens.
-func (x *explorer) goOn(s *state, p *replayer) (string, *state) {
+// goOn leads to the next state of a world that works, or nowhere if nothing more happens.
+func (x *explorer) goOn(s *state, p *replayer) transition {
 	n := s.copy()
 	n.flying = nil
 	for i := range n.controllers {
@@ -69,36 +67,35 @@ func (x *explorer) goOn(s *state, p *replayer) (string, *state) {
 	for i := range n.controllers {
 		for _, b := range x.begin(n, p, i) {
 			// A sync that only reads changes nothing.
-			if what, synced := n.copy().finishSync(p, i, b); synced.key() != before {
-				return what, synced
+			if t := n.copy().finishSync(p, i, b); t.next.key() != before {
+				return t
 			}
 		}
 	}
 	if cluster := x.cluster(n); len(cluster) > 0 {
-		return cluster[0].what, cluster[0].next
+		return cluster[0]
 	}
 	if int(n.now) < len(x.instants)-1 {
-		n = n.tick()
-		return "it is " + n.clock().Format("15:04:05.0"), n
+		return n.tick()
 	}
-	return "", nil
+	return transition{}
 }
 
 // finishSync takes the steps of a sync to its end.
-func (s *state) finishSync(p *replayer, i int, b beginning) (string, *state) {
+func (s *state) finishSync(p *replayer, i int, b beginning) transition {
 	what := "controller " + string(rune('A'+i))
 	for b.outcome.request != nil {
 		what += ": " + b.outcome.step
-		s.x.execute(s, p, i, b, faults[0], false)
+		s.x.execute(s, p, i, b, faults[0])
 		s.check()
 		if s.controllers[i].sync == nil {
-			return what, s
+			return transition{what, s}
 		}
 		b = s.x.begin(s, p, i)[0]
 	}
 	s.controllers[i] = b.controller
 	s.controllers[i].counted = b.outcome.counted
-	return what, s
+	return transition{what, s}
 }
 
 // keys is a set of keys.

@@ -128,9 +128,9 @@ func (s *state) copy() *state {
 
 func (s *state) clock() time.Time { return s.x.timeOf(s.now) }
 
-func (x *explorer) timeOf(instant int8) time.Time { return x.at(x.instants[instant]) }
+func (x *explorer) timeOf(instant int8) time.Time { return timeAt(x.instants[instant]) }
 
-func (*explorer) at(seconds float64) time.Time {
+func timeAt(seconds float64) time.Time {
 	return epoch.Add(time.Duration(seconds * float64(time.Second)))
 }
 
