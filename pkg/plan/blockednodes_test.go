@@ -45,20 +45,20 @@ func TestBlockedNodes(t *testing.T) {
 	long := children("a")
 	blockedBy(v1alpha1.ReasonPodRefused, strings.Repeat("x", 300))(long[0])
 	testDecide(t, map[string]decideCase{
-		"one of three":       {at: counted(nodes(3, 0, 0, 0)), children: children("a", "b refused", "c"), want: "says It is blocked on 1 of 3 nodes: b (PodRefused: quota)."},
+		"one of three":       {at: counted(nodes(3, 0, 0, 0)), children: children("a", "b refused", "c"), want: "says The command is blocked on 1 of 3 nodes: b (PodRefused: quota)."},
 		"one that waits":     {at: counted(nodes(1, 1, 0, 0), oneAtATime), children: children("a", "b held refused"), want: "nothing"},
-		"one that has a Pod": {at: counted(nodes(1, 0, 0, 0)), children: children("a running refused"), want: "says It is blocked on 1 of 1 nodes: a (PodRefused: quota)."},
+		"one that has a Pod": {at: counted(nodes(1, 0, 0, 0)), children: children("a running refused"), want: "says The command is blocked on 1 of 1 nodes: a (PodRefused: quota)."},
 		"in addition to a failed one": {
 			at: counted(nodes(1, 0, 0, 1)), children: children("a failed", "b refused"),
-			want: "says It failed on 1 of 2 nodes: a (CommandFailed: exit code 1). It is blocked on 1 of 2 nodes: b (PodRefused: quota).",
+			want: "says The command failed on 1 of 2 nodes: a (CommandFailed: exit code 1). The command is blocked on 1 of 2 nodes: b (PodRefused: quota).",
 		},
 		"a long message": {
 			at: counted(nodes(1, 0, 0, 0)), children: long,
-			want: "says It is blocked on 1 of 1 nodes: a (PodRefused: " + strings.Repeat("x", 188) + "…).",
+			want: "says The command is blocked on 1 of 1 nodes: a (PodRefused: " + strings.Repeat("x", 188) + "…).",
 		},
 		"very many": {
 			at: counted(nodes(12, 0, 0, 0)), children: children(twelve...),
-			want: "says It is blocked on 12 of 12 nodes: n00 (PodRefused: quota), n01 (PodRefused: quota), n02 (PodRefused: quota), n03 (PodRefused: quota), n04 (PodRefused: quota), n05 (PodRefused: quota), n06 (PodRefused: quota), n07 (PodRefused: quota), n08 (PodRefused: quota), n09 (PodRefused: quota), 2 more.",
+			want: "says The command is blocked on 12 of 12 nodes: n00 (PodRefused: quota), n01 (PodRefused: quota), n02 (PodRefused: quota), n03 (PodRefused: quota), n04 (PodRefused: quota), n05 (PodRefused: quota), n06 (PodRefused: quota), n07 (PodRefused: quota), n08 (PodRefused: quota), n09 (PodRefused: quota), 2 more.",
 		},
 	})
 }

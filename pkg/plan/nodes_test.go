@@ -273,7 +273,7 @@ func TestDecideNodes(t *testing.T) {
 
 		"all have ended": {
 			at: counted(nodes(2, 0, 1, 0)), children: children("n1 Completed", "n2 failed", "n3 NodeGone"),
-			want: "Phase=DONE; CompletionTime=10:12:04; Nodes.Failed=2; no Nodes.Active; Failed NodesFailed: It failed on 2 of 3 nodes: n2 (CommandFailed: exit code 1), n3 (NodeGone).; Warning NodesFailed; read all",
+			want: "Phase=DONE; CompletionTime=10:12:04; Nodes.Failed=2; no Nodes.Active; Failed NodesFailed: The command failed on 2 of 3 nodes: n2 (CommandFailed: exit code 1), n3 (NodeGone).; Warning NodesFailed; read all",
 		},
 		"all have succeeded": {
 			at: counted(nodes(1, 0, 0, 0)), children: children("n1 Completed"),
@@ -282,7 +282,7 @@ func TestDecideNodes(t *testing.T) {
 		"one was created late": {at: counted(nodes(0, 0, 1, 0)), children: children("n1 Completed", "n2 running"), want: "Nodes.Desired=2; Nodes.Active=1; Nodes.Progress=1/2"},
 		"one is gone": {
 			at: counted(nodes(1, 0, 1, 0)), children: children("n1 Completed"),
-			want: "Phase=DONE; CompletionTime=10:12:04; Nodes.Failed=1; no Nodes.Active; Failed NodesFailed: It failed on 1 of 2 nodes: 1 more.; Warning NodesFailed; read all",
+			want: "Phase=DONE; CompletionTime=10:12:04; Nodes.Failed=1; no Nodes.Active; Failed NodesFailed: The command failed on 1 of 2 nodes: 1 more.; Warning NodesFailed; read all",
 		},
 
 		"a percentage is rounded up": {
@@ -296,22 +296,22 @@ func TestDecideNodes(t *testing.T) {
 		"the next, and one is gone": {at: counted(nodes(0, 2, 0, 0)), children: children("n1 held"), want: "ResumeAts example-at-n1; read all"},
 		"one is gone, another runs": {
 			at: counted(nodes(1, 0, 1, 0)), children: children("n1 running"),
-			want: "Nodes.Failed=1; Nodes.Progress=0/2; no Nodes.Succeeded; says It failed on 1 of 2 nodes: 1 more.; read all",
+			want: "Nodes.Failed=1; Nodes.Progress=0/2; no Nodes.Succeeded; says The command failed on 1 of 2 nodes: 1 more.; read all",
 		},
 		"none while it is suspended": {at: counted(nodes(0, 1, 1, 0), withSuspendedRun), children: children("n1 Completed", "n2 held"), want: "nothing"},
 		"one that is deleted is active": {
 			at: counted(nodes(1, 1, 0, 1), oneAtATime), children: children("n2 failed", "n3 held deleted", "n4 held"),
-			want: "says It failed on 1 of 3 nodes: n2 (CommandFailed: exit code 1).",
+			want: "says The command failed on 1 of 3 nodes: n2 (CommandFailed: exit code 1).",
 		},
 
 		"as many failed as allowed": {at: counted(nodes(1, 1, 0, 0), oneAtATime, maxFailed(1)), children: children("n2 failed", "n3 held"), want: "ResumeAts example-at-n3; read At"},
 		"more failed than allowed": {
 			at: counted(nodes(1, 1, 0, 0), oneAtATime, maxFailed(0)), children: children("n2 failed", "n3 held"),
-			want: "Phase=DONE; CompletionTime=10:12:04; Nodes.Failed=1; no Nodes.Active; Failed NodesFailed: It failed on 1 of 2 nodes: n2 (CommandFailed: exit code 1). It was not started on 1 nodes because more nodes had failed than spec.nodes.maxFailed allows.; Warning NodesFailed; read all",
+			want: "Phase=DONE; CompletionTime=10:12:04; Nodes.Failed=1; no Nodes.Active; Failed NodesFailed: The command failed on 1 of 2 nodes: n2 (CommandFailed: exit code 1). The command was not started on 1 nodes: more nodes failed than spec.nodes.maxFailed allows.; Warning NodesFailed; read all",
 		},
 		"more were allowed to fail when some were NotStarted": {
 			at: counted(nodes(1, 1, 0, 0), maxFailed(5)), children: children("n2 failed", "n3 NotStarted"),
-			want: "Phase=DONE; CompletionTime=10:12:04; Nodes.Failed=1; no Nodes.Active; Failed NodesFailed: It failed on 1 of 2 nodes: n2 (CommandFailed: exit code 1). It was not started on 1 nodes because more nodes had failed than spec.nodes.maxFailed allows.; Warning NodesFailed; read all",
+			want: "Phase=DONE; CompletionTime=10:12:04; Nodes.Failed=1; no Nodes.Active; Failed NodesFailed: The command failed on 1 of 2 nodes: n2 (CommandFailed: exit code 1). The command was not started on 1 nodes: more nodes failed than spec.nodes.maxFailed allows.; Warning NodesFailed; read all",
 		},
 		"an unrelated Pod has the name":          {at: counted(nil), pod: pendingPod(ownedBy()), want: "Phase=RUNNING; ScheduledTime=10:12:00; StartTime=10:12:04; Nodes=; read all"},
 		"suspended beyond the starting deadline": {at: counted(choosing, withSuspendedRun, withStartingDeadline(1)), want: "nothing"},

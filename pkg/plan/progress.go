@@ -72,7 +72,7 @@ func (v *view) writeNodesDone(counts *v1alpha1.AtNodesStatus) Decision {
 	}
 	message := failedNodes(v.Children, counts)
 	if counts.Waiting > 0 {
-		message += fmt.Sprintf(" It was not started on %d nodes because more nodes had failed than spec.nodes.maxFailed allows.", counts.Waiting)
+		message += fmt.Sprintf(" The command was not started on %d nodes: more nodes failed than spec.nodes.maxFailed allows.", counts.Waiting)
 	}
 	return v.writeDone(nil, v1alpha1.ReasonNodesFailed, message)
 }
@@ -130,7 +130,7 @@ func countNodes(children []*v1alpha1.At, desired int) *v1alpha1.AtNodesStatus {
 // failedNodes returns a message with the number of nodes on which the command failed, and
 // the reasons for the first ones.
 func failedNodes(children []*v1alpha1.At, counts *v1alpha1.AtNodesStatus) string {
-	return nameNodes("It failed", children, counts, int(counts.Failed), func(child *v1alpha1.At) string {
+	return nameNodes("The command failed", children, counts, int(counts.Failed), func(child *v1alpha1.At) string {
 		if stateOfChild(child) != childFailed {
 			return ""
 		}
@@ -141,7 +141,7 @@ func failedNodes(children []*v1alpha1.At, counts *v1alpha1.AtNodesStatus) string
 // blockedNodes returns a message with the number of nodes on which the command is
 // blocked, and the reasons for the first ones; "" if there are none.
 func blockedNodes(children []*v1alpha1.At, counts *v1alpha1.AtNodesStatus) string {
-	return nameNodes("It is blocked", children, counts, 0, func(child *v1alpha1.At) string {
+	return nameNodes("The command is blocked", children, counts, 0, func(child *v1alpha1.At) string {
 		if blocked := blockerOfChild(child); blocked != nil {
 			return join(blocked.Reason, blocked.Message)
 		}
