@@ -158,6 +158,31 @@ func TestExtremes(t *testing.T) {
 	waitLog(t, c, `"msg":"Created Pod"`)
 }
 
+// startController starts the controller for one namespace. At the end of the test, the
+// controller is stopped and must exit without an error.
+func startController(t *testing.T, namespace string, args ...string) *controller {
+	t.Helper()
+	return startWithEnv(t, nil, namespace, args...)
+}
+
+// startWithEnv is startController with more environment variables.
+func startWithEnv(t *testing.T, env []string, namespace string, args ...string) *controller {
+	t.Helper()
+	c, err := launch(env, namespace, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.stop(syscall.SIGTERM); err != nil {
+			t.Errorf("the controller exited with an error: %v", err)
+		}
+		if t.Failed() {
+			t.Logf("the controller's log:\n%s", c.output())
+		}
+	})
+	return c
+}
+
 // kill kills the process, which simulates a crash.
 func (c *controller) kill(t *testing.T) {
 	t.Helper()

@@ -221,6 +221,12 @@ func TestRefusedByNode(t *testing.T) {
 	wantEnd(t, waitPhase(t, namespace, "at", v1alpha1.PhaseDone), v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
 }
 
+// allowNodeAccess lets the Ats of a namespace run Pods with access to their node.
+func allowNodeAccess(t *testing.T, namespace string) {
+	t.Helper()
+	kubectl(t, "", "label", "--overwrite", "namespace/"+namespace, "pod-security.kubernetes.io/enforce=privileged")
+}
+
 // waitFor waits until kubectl wait finds the condition of an object in a namespace.
 func waitFor(t *testing.T, namespace, condition, object string) {
 	t.Helper()

@@ -466,12 +466,6 @@ func newNamespace(t *testing.T) string {
 	return ns.Name
 }
 
-// allowNodeAccess lets the Ats of a namespace run Pods with access to their node.
-func allowNodeAccess(t *testing.T, namespace string) {
-	t.Helper()
-	kubectl(t, "", "label", "--overwrite", "namespace/"+namespace, "pod-security.kubernetes.io/enforce=privileged")
-}
-
 func ignoreNotFound(err error) error {
 	if apierrors.IsNotFound(err) {
 		return nil
@@ -516,31 +510,6 @@ type controller struct {
 
 	lock sync.Mutex
 	log  bytes.Buffer
-}
-
-// startController starts the controller for one namespace. At the end of the test, the
-// controller is stopped and must exit without an error.
-func startController(t *testing.T, namespace string, args ...string) *controller {
-	t.Helper()
-	return startWithEnv(t, nil, namespace, args...)
-}
-
-// startWithEnv is startController with more environment variables.
-func startWithEnv(t *testing.T, env []string, namespace string, args ...string) *controller {
-	t.Helper()
-	c, err := launch(env, namespace, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.stop(syscall.SIGTERM); err != nil {
-			t.Errorf("the controller exited with an error: %v", err)
-		}
-		if t.Failed() {
-			t.Logf("the controller's log:\n%s", c.output())
-		}
-	})
-	return c
 }
 
 // launch starts a controller. It waits for its first line: before that, a signal just ends it.
