@@ -82,7 +82,7 @@ func KeepAt(at *v1alpha1.At) *v1alpha1.At {
 	}
 	kept = Bounded(kept)
 	if at.Status.Phase == v1alpha1.PhaseDone && ParentName(at) == "" {
-		kept.Status.Message = ""
+		kept.Status.Message, kept.Status.Conditions = "", slices.Clone(kept.Status.Conditions)
 		for i := range kept.Status.Conditions {
 			kept.Status.Conditions[i].Message = ""
 		}
@@ -90,9 +90,14 @@ func KeepAt(at *v1alpha1.At) *v1alpha1.At {
 	return kept
 }
 
-// Bounded returns a copy of an object in which no text is longer than a message that this program
-// writes. Maps are not changed: KeepKeys bounds them.
+// Bounded returns an object, of which its own lists are cut, or a copy in which no text is longer than a
+// message that this program writes. Nearly all objects have only short texts. A copy of each would be
+// garbage between those that are kept, which costs half of their memory when very many are listed. Maps
+// are not changed: KeepKeys bounds them.
 func Bounded[T interface{ DeepCopy() T }](object T) T {
+	if len(textsIn(reflect.ValueOf(object), nil)) == 0 {
+		return object
+	}
 	bounded := object.DeepCopy()
 	texts := textsIn(reflect.ValueOf(bounded), nil)
 	most := max(maxName, min(answer.MaxMessage, maxTexts/max(1, len(texts))))
@@ -115,7 +120,7 @@ func textsIn(value reflect.Value, found []reflect.Value) []reflect.Value {
 		}
 	case reflect.Slice:
 		if value.Len() > maxItems {
-			value.Set(value.Slice3(0, maxItems, maxItems))
+			value.Set(reflect.AppendSlice(reflect.Zero(value.Type()), value.Slice(0, maxItems))) // without the array of all
 		}
 		for i := range value.Len() {
 			found = textsIn(value.Index(i), found)
