@@ -27,10 +27,10 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-func blockedBy(reason, message string) func(*v1alpha1.At) {
+func refusedWith(message string) func(*v1alpha1.At) {
 	return func(child *v1alpha1.At) {
-		child.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionBlocked, Status: metav1.ConditionTrue, Reason: reason, Message: message}}
-		child.Status.Reason, child.Status.Message = reason, message
+		child.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionBlocked, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonPodRefused, Message: message}}
+		child.Status.Reason, child.Status.Message = v1alpha1.ReasonPodRefused, message
 	}
 }
 
@@ -43,7 +43,7 @@ func TestBlockedNodes(t *testing.T) {
 		twelve = append(twelve, fmt.Sprintf("n%02d refused", 11-i))
 	}
 	long := children("a")
-	blockedBy(v1alpha1.ReasonPodRefused, strings.Repeat("x", 300))(long[0])
+	refusedWith(strings.Repeat("x", 300))(long[0])
 	testDecide(t, map[string]decideCase{
 		"one of three":       {at: counted(nodes(3, 0, 0, 0)), children: children("a", "b refused", "c"), want: "says The command is blocked on 1 of 3 nodes: b (PodRefused: quota)."},
 		"one that waits":     {at: counted(nodes(1, 1, 0, 0), oneAtATime), children: children("a", "b held refused"), want: "nothing"},
@@ -64,7 +64,7 @@ func TestBlockedNodes(t *testing.T) {
 }
 
 func TestConcernsParent(t *testing.T) {
-	refused := newChildOn("a", blockedBy(v1alpha1.ReasonPodRefused, "used: pods=1"))
+	refused := newChildOn("a", refusedWith("used: pods=1"))
 	for name, tc := range map[string]struct {
 		old, cur *v1alpha1.At
 		want     bool
@@ -72,7 +72,7 @@ func TestConcernsParent(t *testing.T) {
 		"nothing":         {newChildOn("a"), newChildOn("a"), false},
 		"blocked":         {newChildOn("a"), refused, true},
 		"no longer":       {refused, newChildOn("a"), true},
-		"another message": {refused, newChildOn("a", blockedBy(v1alpha1.ReasonPodRefused, "used: pods=2")), false},
+		"another message": {refused, newChildOn("a", refusedWith("used: pods=2")), false},
 		"it has failed":   {newChildOn("a"), newEndedChild("a", v1alpha1.ReasonCommandFailed, ""), true},
 		"while it waits":  {newChildOn("a", held), newChildOn("a", held), true},
 	} {

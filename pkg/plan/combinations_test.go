@@ -217,6 +217,7 @@ func TestCombinations(t *testing.T) {
 
 // test sets two fields.
 func (tc scenario) test(t *testing.T, fields ...string) {
+	t.Helper()
 	at := newAt(withStatus(*tc.status.DeepCopy()))
 	if slices.Contains(fields, "template") {
 		at.Spec.Command = ""

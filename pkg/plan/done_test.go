@@ -26,8 +26,8 @@ import (
 // TestDecideDone covers Ats that have ended.
 func TestDecideDone(t *testing.T) {
 	testDecide(t, map[string]decideCase{
-		"done, no time to live: kept while its Pods are":             {at: newAt(withDone(v1alpha1.ConditionComplete, now), withTTL(0)), want: "wait 10.5s"},
-		"done, no time to live, its Pods no longer kept":             {at: newAt(withDone(v1alpha1.ConditionComplete, now), withTTL(0)), now: now.Add(10500 * time.Millisecond), want: "DeleteAt"},
-		"done without a condition, which no controller writes: kept": {at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone}), withTTL(0)), want: "nothing"},
+		"done, no time to live: kept while its Pods are":             {at: newAt(withDone(v1alpha1.ConditionComplete, now), withoutTTL), want: "wait 10.5s"},
+		"done, no time to live, its Pods no longer kept":             {at: newAt(withDone(v1alpha1.ConditionComplete, now), withoutTTL), now: now.Add(10500 * time.Millisecond), want: "DeleteAt"},
+		"done without a condition, which no controller writes: kept": {at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone}), withoutTTL), want: "nothing"},
 	})
 }

@@ -149,10 +149,6 @@ func blocked(since time.Time, reason, message string) metav1.Condition {
 	return condition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, since, reason, message)
 }
 
-func warning(reason, message string) Event {
-	return Event{Type: corev1.EventTypeWarning, Reason: reason, Message: message}
-}
-
 // pendingWith is the status of a pending At with the given conditions.
 func pendingWith(conditions ...metav1.Condition) v1alpha1.AtStatus {
 	status := v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 2, Conditions: conditions}
@@ -199,9 +195,7 @@ func withSuspendedRun(at *v1alpha1.At) {
 	at.Status.Conditions = []metav1.Condition{suspended()}
 }
 
-func withTTL(seconds int32) func(*v1alpha1.At) {
-	return func(at *v1alpha1.At) { at.Spec.TTLSecondsAfterFinished = &seconds }
-}
+func withoutTTL(at *v1alpha1.At) { at.Spec.TTLSecondsAfterFinished = ptr.To[int32](0) }
 
 func withDone(conditionType string, since time.Time) func(*v1alpha1.At) {
 	return withStatus(v1alpha1.AtStatus{

@@ -219,7 +219,7 @@ func children(texts ...string) (ats []*v1alpha1.At) {
 			case "deleted":
 				child.DeletionTimestamp = &metav1.Time{Time: due}
 			case "refused":
-				blockedBy(v1alpha1.ReasonPodRefused, "quota")(child)
+				refusedWith("quota")(child)
 			case "failed":
 				child = newEndedChild(node, v1alpha1.ReasonCommandFailed, "exit code 1")
 			default:

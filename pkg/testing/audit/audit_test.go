@@ -86,10 +86,12 @@ func tracked(at *v1alpha1.At)     { at.Finalizers = []string{v1alpha1.FinalizerT
 func limitedRun(at *v1alpha1.At)  { at.Spec.ActiveDeadlineSeconds = ptr.To[int64](90) }
 func slowStop(pod *corev1.Pod)    { pod.Spec.TerminationGracePeriodSeconds = ptr.To[int64](120) }
 func nextAttempt(at *v1alpha1.At) { at.Status.NextAttemptTime = &metav1.Time{Time: when(12)} }
-func named(name, owner string) func(*v1alpha1.At) {
+
+// onNodeOf is the At of a node, of At at.
+func onNodeOf(name string) func(*v1alpha1.At) {
 	return func(at *v1alpha1.At) {
 		at.Name, at.UID = name, types.UID(name)
-		at.OwnerReferences = []metav1.OwnerReference{{Kind: v1alpha1.AtKind, UID: types.UID(owner), Controller: ptr.To(true)}}
+		at.OwnerReferences = []metav1.OwnerReference{{Kind: v1alpha1.AtKind, UID: "at", Controller: ptr.To(true)}}
 	}
 }
 
@@ -317,8 +319,8 @@ func endsAs(reason string) func(*v1alpha1.At) {
 // onTwoNodes returns writes of an At and of its Ats a and b, of which a has ended, and further ones.
 func onTwoNodes(phase corev1.PodPhase, reason string, more ...Write) []Write {
 	return append([]Write{
-		anAt(-60, onNodes, noneMayFail), anAt(-60, named("a", "at")), anAt(-60, named("b", "at")),
-		aPod(1, "p", "a-pod", corev1.PodPending, of("a")), aPod(2, "p", "a-pod", phase, of("a"), released), anAt(3, named("a", "at"), done(reason)),
+		anAt(-60, onNodes, noneMayFail), anAt(-60, onNodeOf("a")), anAt(-60, onNodeOf("b")),
+		aPod(1, "p", "a-pod", corev1.PodPending, of("a")), aPod(2, "p", "a-pod", phase, of("a"), released), anAt(3, onNodeOf("a"), done(reason)),
 	}, more...)
 }
 
@@ -326,7 +328,7 @@ func onTwoNodes(phase corev1.PodPhase, reason string, more ...Write) []Write {
 // Pods on the others have the given phases.
 func onThreeNodes(a, b corev1.PodPhase) []Write {
 	return []Write{
-		anAt(-60, onHalf), anAt(-60, named("a", "at")), anAt(-60, named("b", "at")), anAt(-60, named("c", "at")),
+		anAt(-60, onHalf), anAt(-60, onNodeOf("a")), anAt(-60, onNodeOf("b")), anAt(-60, onNodeOf("c")),
 		aPod(1, "p", "a-pod", corev1.PodPending, of("a")), aPod(1, "q", "b-pod", corev1.PodPending, of("b")), aPod(1, "r", "c-pod", corev1.PodPending, of("c")),
 		aPod(2, "p", "a-pod", a, of("a")), aPod(2, "q", "b-pod", b, of("b")), aPod(4, "r", "c-pod", corev1.PodRunning, of("c")),
 	}
@@ -402,17 +404,17 @@ func TestChecker(t *testing.T) {
 		"two restarts of an At, created late":   {writes: []Write{anAt(-60, restartsWeb, createdLate), aDeployment(-60, ""), aDeployment(31, when(30).Format(time.RFC3339)), aDeployment(32, ""), aDeployment(33, when(30).Format(time.RFC3339))}, restarts: 2, want: Once},
 		"a restart, long after another rollout": {writes: []Write{anAt(-60, restartsWeb), aDeployment(-60, ""), anAt(1, restartsWeb, stuck), anAt(10, restartsWeb, running), aDeployment(12.1, restarted)}, maxLate: 2 * time.Second, restarts: 1, want: NotLost},
 		"a Pod has stopped too late":            {writes: []Write{anAt(-60, limitedRun), aPod(0, "p", "at-pod", pending, slowStop), anAt(1, limitedRun, recorded), aPod(1, "p", "at-pod", isRunning, slowStop)}, settle: 811, want: NotLost},
-		"two nodes at a time":                   {writes: []Write{anAt(-60, onNodes), anAt(-60, named("a", "at")), anAt(-60, named("b", "at")), aPod(1, "p", "a-pod", pending, of("a")), aPod(2, "p", "a-pod", isRunning, of("a")), aPod(3, "q", "b-pod", pending, of("b")), aPod(4, "q", "b-pod", isRunning, of("b"))}, want: Limits},
+		"two nodes at a time":                   {writes: []Write{anAt(-60, onNodes), anAt(-60, onNodeOf("a")), anAt(-60, onNodeOf("b")), aPod(1, "p", "a-pod", pending, of("a")), aPod(2, "p", "a-pod", isRunning, of("a")), aPod(3, "q", "b-pod", pending, of("b")), aPod(4, "q", "b-pod", isRunning, of("b"))}, want: Limits},
 
-		"a node that is left out":       {writes: []Write{aNode("y"), anAt(-60, onPool), anAt(0, named("a", "at"), onNode)}, want: Limits},
-		"a node of the selector":        {writes: []Write{aNode("x"), anAt(-60, onPool), anAt(0, named("a", "at"), onNode)}},
+		"a node that is left out":       {writes: []Write{aNode("y"), anAt(-60, onPool), anAt(0, onNodeOf("a"), onNode)}, want: Limits},
+		"a node of the selector":        {writes: []Write{aNode("x"), anAt(-60, onPool), anAt(0, onNodeOf("a"), onNode)}},
 		"more than half of the nodes":   {writes: onThreeNodes(isRunning, isRunning), want: Limits},
 		"failed on a node":              {writes: onTwoNodes(failed, "CommandFailed", anAt(3, onNodes, noneMayFail, counted(0, 1)), aPod(3.7, "q", "b-pod", pending, of("b"))), want: Limits},
 		"it has ended on all nodes":     {writes: onTwoNodes(succeeded, "Completed", anAt(3, onNodes, counted(1, 0), endsAs("NodesFailed")), aPod(3.7, "q", "b-pod", pending, of("b"))), want: Limits},
 		"completed on one of two nodes": {writes: onTwoNodes(succeeded, "Completed", anAt(3, onNodes, counted(1, 0), endsAs("Completed"))), want: True},
 		"a failed node is not counted":  {writes: onTwoNodes(failed, "CommandFailed", anAt(3, onNodes, counted(0, 0), endsAs("NodesFailed"))), want: True},
 		"a node without an end":         {writes: onTwoNodes(succeeded, "Completed", anAt(3, onNodes, counted(1, 0))), settle: 604, want: Reported},
-		"all nodes have ended":          {writes: onTwoNodes(succeeded, "Completed", anAt(3, onNodes, counted(1, 0)), gone(anAt(3, named("b", "at")))), settle: 604, want: NotLost},
+		"all nodes have ended":          {writes: onTwoNodes(succeeded, "Completed", anAt(3, onNodes, counted(1, 0)), gone(anAt(3, onNodeOf("b")))), settle: 604, want: NotLost},
 
 		"a scheduled time, early":     {writes: []Write{aCronAt(-60), scheduled(-0.1, true, "s")}, want: NotEarly},
 		"a scheduled time twice":      {writes: []Write{aCronAt(-60), scheduled(0, true, "s"), gone(scheduled(1, false, "s")), scheduled(2, true, "t")}, want: Once},
@@ -446,7 +448,7 @@ func TestChecker(t *testing.T) {
 		"in a Freeze of a CronAt":               {writes: []Write{anAt(-60), aFreeze(-31, -30, 60, ofCron), aPod(1, "p", "at-pod", pending)}},
 		"in a Freeze of its CronAt":             {writes: []Write{aCronAt(-60), scheduled(0, true, "s"), aFreeze(1, 1, 60, ofCron), aPod(32, "p", "cron-29968440-pod", pending, of("s"))}, want: Honored},
 		"in a Freeze, with an exemption":        {writes: []Write{anAt(-60, exempt), aFreeze(-31, -30, 60), aPod(1, "p", "at-pod", pending)}},
-		"on a node, with an exemption":          {writes: []Write{anAt(-60, exempt), anAt(-60, named("child", "at")), aFreeze(-31, -30, 60), aPod(1, "p", "child-pod", pending, of("child"))}},
+		"on a node, with an exemption":          {writes: []Write{anAt(-60, exempt), anAt(-60, onNodeOf("child")), aFreeze(-31, -30, 60), aPod(1, "p", "child-pod", pending, of("child"))}},
 		"a restart in a Freeze":                 {writes: []Write{anAt(-60, restartsWeb), aDeployment(-60, ""), aFreeze(-31, -30, 60), aDeployment(1, restarted)}, want: Honored, restarts: 1},
 		"late after a Freeze":                   {writes: []Write{anAt(-60), aFreeze(-31, -30, 10), anAt(0, waitsForEnd), aPod(12.5, "p", "at-pod", pending)}, maxLate: 2 * time.Second, want: NotLost},
 		"soon after a Freeze":                   {writes: []Write{anAt(-60), aFreeze(-31, -30, 10), anAt(0, waitsForEnd), aPod(11.5, "p", "at-pod", pending)}, maxLate: 2 * time.Second},
