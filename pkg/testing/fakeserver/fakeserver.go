@@ -178,6 +178,9 @@ func (s *Server) roundTrip(request *http.Request, restores bool) (*http.Response
 	if s.away {
 		return nil, fmt.Errorf("dial: %w", syscall.ECONNREFUSED)
 	}
+	if found := discover(request.URL.Path); found != nil {
+		return answer(request, http.StatusOK, found)
+	}
 	r := requestOf(request)
 	r.restores = restores
 	if request.URL.Query().Get("watch") != "" {
@@ -226,6 +229,29 @@ func answer(request *http.Request, code int, object any) (*http.Response, error)
 
 func newResponse(request *http.Request, code int, body io.ReadCloser) *http.Response {
 	return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}}, Request: request, Body: body}
+}
+
+// discover returns the groups or the resources of the API server, if the path is theirs.
+func discover(path string) any {
+	parts := strings.Split(strings.Trim(path, "/"), "/")
+	switch {
+	case parts[0] != "apis" || len(parts) > 3:
+		return nil
+	case len(parts) < 3:
+		groups := &metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}}
+		for resource := range kinds {
+			groups.Groups = append(groups.Groups, metav1.APIGroup{Name: resource.Group})
+		}
+		return groups
+	}
+	version := schema.GroupVersion{Group: parts[1], Version: parts[2]}
+	resources := &metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: version.String()}
+	for resource, kind := range kinds {
+		if kind.GroupVersion() == version {
+			resources.APIResources = append(resources.APIResources, metav1.APIResource{Name: resource.Resource, Kind: kind.Kind})
+		}
+	}
+	return resources
 }
 
 // request is a parsed request.
