@@ -31,6 +31,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -242,6 +243,10 @@ func (s *Steps) writeStatus(ctx context.Context, at *v1alpha1.At, decision plan.
 		return 0, nil // Its deletion will be reported.
 	case err != nil:
 		return decision.Delay, fmt.Errorf("write the status: %w", err)
+	case equality.Semantic.DeepEqual(&plan.KeepAt(updated).Status, &at.Status):
+		// Others have written so much to the status that the cache does not keep all of ours: the next
+		// sync would do the same.
+		return decision.Delay, decision.Retry
 	}
 	klog.FromContext(ctx).V(2).Info("Wrote status", "phase", updated.Status.Phase, "reason", updated.Status.Reason)
 	countEnds(at, decision.Status, decision.Events)

@@ -277,3 +277,22 @@ func TestStep(t *testing.T) {
 		})
 	}
 }
+
+// TestForeignConditions has an At with so many conditions of others that the cache does not keep its
+// own. That must neither be written again at once nor be reported again.
+func TestForeignConditions(t *testing.T) {
+	at := newAt(func(at *v1alpha1.At) {
+		for i := range 100 {
+			at.Status.Conditions = append(at.Status.Conditions, metav1.Condition{Type: fmt.Sprint("Foreign", i), Status: metav1.ConditionTrue})
+		}
+		at.Status.Conditions = append(at.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionBlocked, Status: metav1.ConditionTrue, Reason: "Any"})
+	})
+	f := newFixture(t, at)
+	kept := plan.KeepAt(at)
+	status := kept.Status.DeepCopy()
+	status.Conditions = at.Status.Conditions
+	delay, err := f.writeStatus(t.Context(), kept, plan.Decision{Status: status, Delay: time.Minute, Events: []plan.Event{{Reason: "Any"}}})
+	if delay != time.Minute || err != nil || len(f.events()) > 0 {
+		t.Errorf("got delay %v and error %v, want a minute and no event", delay, err)
+	}
+}

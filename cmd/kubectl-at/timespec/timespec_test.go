@@ -26,7 +26,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/zones"
 )
 
-// optionsOf returns the options of a world: a now, a zone, and perhaps "past", or "on" and the time of what is to be moved.
+// optionsOf returns the options of a world: a now, a zone, and perhaps "past", or "on" and the time from which something is moved.
 func optionsOf(tb testing.TB, world string) Options {
 	tb.Helper()
 	words := append(strings.Fields(world), "", "")

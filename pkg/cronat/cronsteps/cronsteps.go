@@ -27,6 +27,7 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -225,6 +226,11 @@ func (s *Steps) take(ctx context.Context, world *cronplan.World, decision cronpl
 	updated, err := s.writeStatus(ctx, world.CronAt, decision.Status)
 	if err != nil {
 		return decision.Delay, err
+	}
+	if equality.Semantic.DeepEqual(&cronplan.KeepCronAt(updated).Status, &world.CronAt.Status) {
+		// Others have written so much to the status that the cache does not keep all of ours: the next
+		// sync would do the same.
+		return decision.Delay, decision.Retry
 	}
 	s.record(updated, decision.Events)
 	if decision.Retry != nil {
