@@ -63,11 +63,11 @@ type Controller struct {
 	clock     clock.WithTicker
 }
 
-// NewController returns a controller that uses the given informers. The caller starts
-// those of Pods and Ats; the controller starts that of nodes when an At needs it. The
-// controller is on standby until Run is called. The informer of Pods must select exactly
-// those with the label v1alpha1.LabelAtUID. There are no preflights if their clients are nil.
-// defaults are for the Pod of an At without spec.template.
+// NewController returns a controller that uses the given informers and Freezes. The caller
+// starts those of Pods, Ats, CronAts and Freezes; the controller starts that of nodes when an At
+// needs it. The controller is on standby until Run is called. The informer of Pods must select
+// exactly those with the label v1alpha1.LabelAtUID. There are no preflights if their clients are
+// nil. defaults are for the Pod of an At without spec.template.
 func NewController(
 	ctx context.Context,
 	kubeClient kubernetes.Interface,
@@ -75,6 +75,8 @@ func NewController(
 	podInformer coreinformers.TypedPodInformer,
 	nodeInformer coreinformers.TypedNodeInformer,
 	atInformer informers.TypedAtInformer,
+	cronAtInformer informers.CronAtInformer,
+	freezes steps.Freezes,
 	preflights *preflight.Clients,
 	recorder record.EventRecorder,
 	defaults plan.Defaults,
@@ -108,8 +110,9 @@ func NewController(
 		c.checks = c.preflight.Ats(c.cache.Ats)
 		c.checks.Notify(c.queue.Add)
 	}
-	c.steps = steps.New(c.cache, kubeClient, cnatClient, c.nodes, recorder, wallClock, defaults)
-	c.synced = []cache.DoneChecker{atHandler.HasSyncedChecker(), podHandler.HasSyncedChecker()}
+	c.steps = steps.New(c.cache, kubeClient, cnatClient, c.nodes, cronAtInformer, freezes, recorder, wallClock, defaults)
+	freezes.Notify(c.enqueueFrozen)
+	c.synced = []cache.DoneChecker{atHandler.HasSyncedChecker(), podHandler.HasSyncedChecker(), freezes}
 	return c, nil
 }
 
@@ -246,9 +249,9 @@ func (c *Controller) enqueueParent(child *v1alpha1.At) {
 	}
 }
 
-// freezesChanged must be called when Freezes have changed. What one of them begins to hold notices that
-// when it is due.
-func (c *Controller) freezesChanged() {
+// enqueueFrozen enqueues what a Freeze holds, after a change of Freezes. What one of them begins to
+// hold notices that when it is due.
+func (c *Controller) enqueueFrozen() {
 	ats, _ := c.cache.Ats.List(labels.Everything()) // Reading from a cache cannot fail.
 	c.enqueueAts(sorted.ByName(slices.DeleteFunc(ats, func(at *v1alpha1.At) bool { return !plan.IsFrozen(at) })))
 }

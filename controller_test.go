@@ -117,8 +117,9 @@ func newFixture(t *testing.T, w world, clock clock.WithTicker) *fixture {
 	}
 	pods := kubeinformers.NewSharedInformerFactory(f.kubeClient, 0).Core().V1().Pods()
 	nodes := kubeinformers.NewSharedInformerFactory(f.kubeClient, 0).Core().V1().Nodes()
-	ats := cnatinformers.NewSharedInformerFactory(f.cnatClient, 0).Cnat().V1alpha1().Ats()
-	c, err := NewController(ctx, f.kubeClient, f.cnatClient, pods, nodes, ats, nil, f.recorder, defaults, clock)
+	informers := cnatinformers.NewSharedInformerFactory(f.cnatClient, 0).Cnat().V1alpha1()
+	ats := informers.Ats()
+	c, err := NewController(ctx, f.kubeClient, f.cnatClient, pods, nodes, ats, informers.CronAts(), harness.NoFreezes{}, nil, f.recorder, defaults, clock)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -255,9 +256,10 @@ func standBy(t *testing.T, kubeClient kubernetes.Interface, cnatClient clientset
 	ctx, cancel := context.WithCancel(ctx)
 	podFactory := kubeinformers.NewSharedInformerFactory(kubeClient, 0)
 	atFactory := cnatinformers.NewSharedInformerFactory(cnatClient, 0)
+	cnatInformers := atFactory.Cnat().V1alpha1()
 	recorder, stopEvents := events.NewRecorder(ctx, cnatscheme.Scheme, controllerName, kubeClient.CoreV1())
 	c, err := NewController(ctx, kubeClient, cnatClient,
-		podFactory.Core().V1().Pods(), kubeinformers.NewSharedInformerFactory(kubeClient, 0).Core().V1().Nodes(), atFactory.Cnat().V1alpha1().Ats(),
+		podFactory.Core().V1().Pods(), kubeinformers.NewSharedInformerFactory(kubeClient, 0).Core().V1().Nodes(), cnatInformers.Ats(), cnatInformers.CronAts(), harness.NoFreezes{},
 		nil, recorder, defaults, clock.RealClock{})
 	if err != nil {
 		t.Fatal(err)

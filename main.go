@@ -333,23 +333,17 @@ func newProgram(ctx context.Context, o *options, config *rest.Config, wallClock 
 			Rehearsals: o.rehearsals, NamespaceRehearsals: o.namespaceRehearsals, Namespace: o.namespace,
 		}
 	}
+	p.freezes = freezecache.New(p.cnatClient, p.metadataClient, o.namespace, o.leaderElectNamespace, wallClock)
 	p.controller, err = NewController(ctx, p.kubeClient, p.cnatClient,
-		pods, kubeinformers.NewSharedInformerFactory(p.kubeClient, 0).Core().V1().Nodes(), ats,
+		pods, kubeinformers.NewSharedInformerFactory(p.kubeClient, 0).Core().V1().Nodes(), ats, cronAts, p.freezes,
 		preflights, p.recorder, o.defaults, wallClock)
 	if err != nil {
 		return nil, err
 	}
-	p.cronController, err = cronat.NewController(ctx, p.cnatClient, cronAts, ats, p.controller.preflight.CronAts(cronAts.Lister()), p.recorder, wallClock)
+	p.cronController, err = cronat.NewController(ctx, p.cnatClient, cronAts, ats, p.freezes, p.controller.preflight.CronAts(cronAts.Lister()), p.recorder, wallClock)
 	if err != nil {
 		return nil, err
 	}
-	p.freezes = freezecache.New(p.cnatClient, p.metadataClient, o.namespace, o.leaderElectNamespace, wallClock, func() {
-		p.controller.freezesChanged()
-		p.cronController.FreezesChanged()
-	})
-	p.controller.steps.Freezes, p.controller.steps.CronAts = p.freezes.Set, cronAts
-	p.controller.synced = append(p.controller.synced, p.freezes)
-	p.cronController.Freezes = p.freezes.Set
 	p.objects = inventory.Objects{
 		Ats:     ats.Lister(),
 		CronAts: cronAts.Lister(),

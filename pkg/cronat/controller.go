@@ -39,28 +39,29 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/preflight"
+	"programming-kubernetes.info/cnat-controller/pkg/steps"
 )
 
 // Controller creates the Ats of each CronAt, one for each scheduled time.
 type Controller struct {
 	// Steps takes the steps that package cronplan decides on.
-	Steps  *cronsteps.Steps
-	synced []cache.DoneChecker
-	checks *preflight.Checks
-	// Freezes returns those that it obeys. It is set before Run: see FreezesChanged.
-	Freezes func() (*freeze.Set, error)
+	Steps   *cronsteps.Steps
+	synced  []cache.DoneChecker
+	checks  *preflight.Checks
+	freezes func() (*freeze.Set, error)
 	queue   *queue.Queue
 }
 
 // NewController returns a controller that uses the given informers, which the caller
 // starts. The informer of Ats is shared with the controller of Ats, which sets its
-// transform. checks are the preflights of CronAts, which the caller runs. The controller is on
-// standby until Run is called.
+// transform. checks are the preflights of CronAts, which the caller runs, as well as the Freezes.
+// The controller is on standby until Run is called.
 func NewController(
 	ctx context.Context,
 	client clientset.Interface,
 	cronAtInformer informers.TypedCronAtInformer,
 	atInformer informers.TypedAtInformer,
+	freezes steps.Freezes,
 	checks *preflight.Checks,
 	recorder record.EventRecorder,
 	wallClock clock.WithTicker,
@@ -72,11 +73,12 @@ func NewController(
 	c := &Controller{
 		Steps:   cronSteps,
 		checks:  checks,
-		Freezes: freeze.None,
+		freezes: freezes.Set,
 		queue:   queue.NewRetrying("cronats", nil, wallClock),
 	}
 	c.queue.Standby.Store(true)
 	checks.Notify(c.queue.Add)
+	freezes.Notify(c.enqueueAll)
 	logger := klog.FromContext(ctx)
 	cronAtHandler, err := cronAtInformer.TypedInformer().AddTypedEventHandler(informers.CronAtHandlerFuncs{
 		AddFunc:    func(cronAt *v1alpha1.CronAt) { c.queue.Add(cache.MetaObjectToName(cronAt)) },
@@ -128,7 +130,7 @@ func (c *Controller) sweep(isFirst bool) {
 // the Freezes are not known.
 func (c *Controller) decide(world *cronplan.World) cronplan.Decision {
 	var err error
-	if world.Freezes, err = c.Freezes(); err != nil {
+	if world.Freezes, err = c.freezes(); err != nil {
 		return cronplan.Decision{Retry: err}
 	}
 	if world.CronAt != nil {
@@ -138,8 +140,8 @@ func (c *Controller) decide(world *cronplan.World) cronplan.Decision {
 	return cronplan.Decide(*world)
 }
 
-// FreezesChanged must be called when Freezes have changed: all CronAts may have another next time.
-func (c *Controller) FreezesChanged() {
+// enqueueAll enqueues all CronAts after a change of Freezes: they may have another next time.
+func (c *Controller) enqueueAll() {
 	for _, name := range c.Steps.Names() {
 		c.queue.Add(name)
 	}

@@ -131,7 +131,7 @@ func (w *world) start(preflights bool) {
 	if preflights {
 		checks = preflight.New(preflight.Clients{Cnat: cnat, Kube: kube, QPS: 5, Rehearsals: 10, NamespaceRehearsals: 2}, nil, plan.Defaults{Image: "image"}, w.wall)
 	}
-	c, err := NewController(ctx, cnat, cronAts, ats, checks.CronAts(cronAts.Lister()), w.recorder, w.wall)
+	c, err := NewController(ctx, cnat, cronAts, ats, harness.NoFreezes{}, checks.CronAts(cronAts.Lister()), w.recorder, w.wall)
 	if err != nil {
 		t.Fatal(err)
 	}

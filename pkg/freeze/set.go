@@ -123,9 +123,6 @@ func NewSet(controller string, freezes []*Freeze, namespaces map[string]labels.S
 	return s
 }
 
-// None returns the Freezes of a controller that obeys none.
-func None() (*Set, error) { return nil, nil }
-
 // IsEmpty reports whether nothing is ever held.
 func (s *Set) IsEmpty() bool { return s == nil || len(s.freezes) == 0 }
 

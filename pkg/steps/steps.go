@@ -66,8 +66,8 @@ type Steps struct {
 	Targets  *workload.Targets
 	Recorder record.EventRecorder
 	Clock    clock.PassiveClock
-	// Freezes returns the Freezes that the controller knows. CronAts has the CronAt of an At, because
-	// a Freeze may select that by its labels.
+	// Freezes returns those that the controller obeys. CronAts has the CronAt of an At, because a
+	// Freeze may select that by its labels.
 	Freezes func() (*freeze.Set, error)
 	CronAts informers.CronAtInformer
 	// Failures counts consecutive failures to create a Pod.
@@ -82,8 +82,17 @@ type Steps struct {
 // Ats of its nodes.
 const parallel = 16
 
+// Freezes are those that a controller obeys, such as a freezecache.Cache. The error of Set says that
+// they are not known: nothing may start then. Notify makes changed be called after each change, once
+// the controllers run.
+type Freezes interface {
+	cache.DoneChecker
+	Set() (*freeze.Set, error)
+	Notify(changed func())
+}
+
 // New returns Steps with the given cache.
-func New(known *Cache, kubeClient kubernetes.Interface, cnatClient clientset.Interface, nodes *nodecache.Cache, recorder record.EventRecorder, wallClock clock.Clock, defaults plan.Defaults) *Steps {
+func New(known *Cache, kubeClient kubernetes.Interface, cnatClient clientset.Interface, nodes *nodecache.Cache, cronAts informers.CronAtInformer, freezes Freezes, recorder record.EventRecorder, wallClock clock.Clock, defaults plan.Defaults) *Steps {
 	return &Steps{
 		Cache:      known,
 		KubeClient: kubeClient,
@@ -93,7 +102,8 @@ func New(known *Cache, kubeClient kubernetes.Interface, cnatClient clientset.Int
 		Targets:    workload.NewTargets(wallClock),
 		Recorder:   recorder,
 		Clock:      wallClock,
-		Freezes:    freeze.None,
+		Freezes:    freezes.Set,
+		CronAts:    cronAts,
 		Failures:   workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](0, 0),
 		Defaults:   defaults,
 		Parallel:   parallel,

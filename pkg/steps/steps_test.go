@@ -99,7 +99,7 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 	return &fixture{recorder: recorder, Steps: &Steps{
 		Cache: known, KubeClient: kubeClient, CnatClient: cnatClient, Recorder: recorder, Clock: testingclock.NewFakePassiveClock(due),
 		Failures: workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](0, 0), Defaults: defaults, Parallel: 1,
-		Freezes: freeze.None,
+		Freezes: func() (*freeze.Set, error) { return nil, nil },
 	}}
 }
 

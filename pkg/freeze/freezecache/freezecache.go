@@ -67,8 +67,8 @@ type Cache struct {
 	// namespace is the one that the controller works in, or "" for all. controller is its own.
 	namespace, controller string
 	clock                 clock.WithTicker
-	// changed is called after each change.
-	changed func()
+	// changed are called after each change.
+	changed []func()
 
 	known    atomic.Pointer[known]
 	synced   chan struct{}
@@ -95,14 +95,17 @@ type version struct {
 	freeze          *freeze.Freeze
 }
 
-// New returns a Cache. It calls changed after each change, one call after the other.
-func New(cnatClient clientset.Interface, metadataClient metadata.Interface, namespace, controller string, wallClock clock.WithTicker, changed func()) *Cache {
+// New returns a Cache, which Run fills.
+func New(cnatClient clientset.Interface, metadataClient metadata.Interface, namespace, controller string, wallClock clock.WithTicker) *Cache {
 	return &Cache{
-		cnatClient: cnatClient, metadataClient: metadataClient, namespace: namespace, controller: controller, clock: wallClock, changed: changed,
+		cnatClient: cnatClient, metadataClient: metadataClient, namespace: namespace, controller: controller, clock: wallClock,
 		synced: make(chan struct{}), outdated: make(chan struct{}, 1), freezes: map[types.UID]*version{}, reported: map[string]string{},
 		absences: map[string]int{},
 	}
 }
+
+// Notify makes changed be called after each change. Call it before Run.
+func (c *Cache) Notify(changed func()) { c.changed = append(c.changed, changed) }
 
 // Name implements cache.DoneChecker.
 func (c *Cache) Name() string { return "Freezes" }
@@ -233,7 +236,9 @@ func (c *Cache) publish(asOf time.Time) {
 	}
 	if c.isNew {
 		c.isNew = false
-		c.changed()
+		for _, changed := range c.changed {
+			changed()
+		}
 	}
 }
 

@@ -92,7 +92,8 @@ func startRefused(t *testing.T, resource string, refusal *apierrors.StatusError)
 	}
 	ctx, logged := harness.Logged(t, 0)
 	w.logged = logged
-	w.Cache = New(client, metadataClient, metav1.NamespaceAll, "cnat-system", clock.RealClock{}, func() { w.changes.Add(1) })
+	w.Cache = New(client, metadataClient, metav1.NamespaceAll, "cnat-system", clock.RealClock{})
+	w.Notify(func() { w.changes.Add(1) })
 	harness.Run(ctx, t, w.Run)
 	return w
 }

@@ -32,6 +32,7 @@ import (
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
 
+	"programming-kubernetes.info/cnat-controller/pkg/freeze"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	"programming-kubernetes.info/cnat-controller/pkg/testing/fakeserver"
 )
@@ -78,6 +79,25 @@ func Logged(t *testing.T, verbosity int) (ctx context.Context, logged func() str
 	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.Verbosity(verbosity), ktesting.BufferLogs(true)))
 	return klog.NewContext(t.Context(), logger), logger.GetSink().(ktesting.Underlier).GetBuffer().String
 }
+
+// NoFreezes are the Freezes of a controller that obeys none.
+type NoFreezes struct{}
+
+// Name implements cache.DoneChecker.
+func (NoFreezes) Name() string { return "no Freezes" }
+
+// Done implements cache.DoneChecker.
+func (NoFreezes) Done() <-chan struct{} {
+	done := make(chan struct{})
+	close(done)
+	return done
+}
+
+// Set implements steps.Freezes.
+func (NoFreezes) Set() (*freeze.Set, error) { return nil, nil }
+
+// Notify implements steps.Freezes.
+func (NoFreezes) Notify(func()) {}
 
 // Clock is a wall clock that is set, or that continues while the machine sleeps. Timers do
 // not notice that.
