@@ -35,7 +35,6 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
-	"k8s.io/client-go/util/workqueue"
 	testingclock "k8s.io/utils/clock/testing"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -98,7 +97,7 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 	recorder := record.NewFakeRecorder(10)
 	return &fixture{recorder: recorder, Steps: &Steps{
 		Cache: known, KubeClient: kubeClient, CnatClient: cnatClient, Recorder: recorder, Clock: testingclock.NewFakePassiveClock(due),
-		Failures: workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](0, 0), Defaults: defaults, Parallel: 1,
+		Failures: func(cache.ObjectName) int { return 0 }, Defaults: defaults, Parallel: 1,
 		Freezes: func() (*freeze.Set, error) { return nil, nil },
 	}}
 }
