@@ -18,7 +18,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -160,11 +159,9 @@ func (f *fixture) requests() []string {
 	var sent []string
 	for _, action := range slices.Concat(f.cnatClient.Actions(), f.kubeClient.Actions()) {
 		request := action.GetVerb() + " " + action.GetResource().Resource
-		if write, ok := action.(clienttesting.PatchAction); ok && action.GetSubresource() == "status" {
-			at := &v1alpha1.At{}
-			if err := json.Unmarshal(write.GetPatch(), at); err == nil {
-				request += strings.TrimRight(fmt.Sprintf(" %s %s", at.Status.Phase, at.Status.Reason), " ")
-			}
+		if write, ok := action.(clienttesting.UpdateAction); ok && action.GetSubresource() == "status" {
+			status := &write.GetObject().(*v1alpha1.At).Status
+			request += strings.TrimRight(fmt.Sprintf(" %s %s", status.Phase, status.Reason), " ")
 		}
 		sent = append(sent, request)
 	}
@@ -322,16 +319,16 @@ func TestSyncHandler(t *testing.T) {
 		"the At is gone": {want: "sync success 1"},
 		"not due yet":    {ats: ats(), after: -10 * time.Second, want: "sync success 1; again after 10s"},
 		"due":            {ats: ats(), after: 1500 * time.Millisecond, want: "get ats; create pods; start 1.5; sync success 1; again after 1m0s"},
-		"due, the Pod was already created, but the response was lost": {ats: ats(), livePods: pods(corev1.PodPending), want: "get ats; patch ats RUNNING; create pods; get pods; Normal SuccessfulCreate; sync success 1; again at once"},
+		"due, the Pod was already created, but the response was lost": {ats: ats(), livePods: pods(corev1.PodPending), want: "get ats; update ats RUNNING; create pods; get pods; Normal SuccessfulCreate; sync success 1; again at once"},
 		"due, but another controller has run it":                      {ats: ats(), liveAts: ats(running, done), want: "get ats; sync success 1"},
-		"due, refused":                                                {ats: ats(), faults: map[string]error{"create pods": forbidden}, want: "get ats; patch ats  PodRefused; create pods; Warning PodRefused; sync blocked 1; again soon"},
-		"due, invalid: not an attempt":                                {ats: ats(), faults: map[string]error{"create pods": invalid}, want: "get ats; patch ats DONE InvalidPod; create pods; Warning InvalidPod; run InvalidPod 1; sync success 1; again at once"},
+		"due, refused":                                                {ats: ats(), faults: map[string]error{"create pods": forbidden}, want: "get ats; update ats PENDING PodRefused; create pods; Warning PodRefused; sync blocked 1; again soon"},
+		"due, invalid: not an attempt":                                {ats: ats(), faults: map[string]error{"create pods": invalid}, want: "get ats; update ats DONE InvalidPod; create pods; Warning InvalidPod; run InvalidPod 1; sync success 1; again at once"},
 		"due, the controller panics":                                  {ats: ats(), faults: map[string]error{"get ats": errPanic}, want: "get ats; sync panic 1; again soon"},
-		"succeeded":                                                   {ats: ats(running), cachedPods: pods(corev1.PodSucceeded), want: "patch ats DONE Completed; Normal Completed; attempt Completed 1; run Completed 1; sync success 1; again at once"},
-		"succeeded, it cannot be written":                             {ats: ats(running), cachedPods: pods(corev1.PodSucceeded), faults: map[string]error{"patch ats": unavailable}, want: "patch ats DONE Completed; sync error 1; again soon"},
-		"failed, an attempt follows":                                  {ats: ats(running, withRetry), cachedPods: pods(corev1.PodFailed, exitsWith1), want: "patch ats  BackOff; Warning CommandFailed; attempt CommandFailed 1; sync success 1; again at once"},
+		"succeeded":                                                   {ats: ats(running), cachedPods: pods(corev1.PodSucceeded), want: "update ats DONE Completed; Normal Completed; attempt Completed 1; run Completed 1; sync success 1; again at once"},
+		"succeeded, it cannot be written":                             {ats: ats(running), cachedPods: pods(corev1.PodSucceeded), faults: map[string]error{"update ats": unavailable}, want: "update ats DONE Completed; sync error 1; again soon"},
+		"failed, an attempt follows":                                  {ats: ats(running, withRetry), cachedPods: pods(corev1.PodFailed, exitsWith1), want: "update ats RUNNING BackOff; Warning CommandFailed; attempt CommandFailed 1; sync success 1; again at once"},
 		"the recorded Pod is missing in the cache, but exists":        {ats: ats(running), livePods: pods(corev1.PodPending), want: "get ats; get pods; sync success 1; again after 20s"},
-		"the recorded Pod is gone":                                    {ats: ats(running), want: "get ats; patch ats DONE PodLost; get pods; Warning PodLost; attempt PodLost 1; run PodLost 1; sync success 1; again at once"},
+		"the recorded Pod is gone":                                    {ats: ats(running), want: "get ats; update ats DONE PodLost; get pods; Warning PodLost; attempt PodLost 1; run PodLost 1; sync success 1; again at once"},
 		"RUNNING is already written":                                  {ats: ats(), cachedPods: pods(corev1.PodPending), written: newAt(running, newerVersion), want: "sync success 1; again after 20s"},
 		"the end is written: the Pod is released":                     {ats: ats(running, done), cachedPods: pods(corev1.PodSucceeded), after: 9500 * time.Millisecond, faults: accepted, want: "patch pods; sync success 1"},
 		"the release is refused: the time to live still ends": {
@@ -340,13 +337,13 @@ func TestSyncHandler(t *testing.T) {
 		},
 		"the release of the Pod of an earlier At is refused: the name conflict is still reported": {
 			ats: ats(), cachedPods: pods(corev1.PodRunning, earlier), after: time.Minute, faults: map[string]error{"patch pods": forbidden},
-			want: "patch ats  PodNameConflict; get ats; patch pods; Warning PodNameConflict; Warning PodNotReleased; sync blocked 1; again soon",
+			want: "update ats PENDING PodNameConflict; get ats; patch pods; Warning PodNameConflict; Warning PodNotReleased; sync blocked 1; again soon",
 		},
 		"the At is gone, its Pod is released":             {cachedPods: pods(corev1.PodRunning), faults: accepted, want: "get ats; patch pods; sync success 1"},
 		"the At is not in the cache yet: its Pod is kept": {liveAts: ats(), cachedPods: pods(corev1.PodRunning), want: "get ats; sync success 1"},
 		"the At cannot be read: its Pod is kept":          {cachedPods: pods(corev1.PodRunning), faults: map[string]error{"get ats": unavailable}, want: "get ats; sync error 1; again soon"},
-		"a restart is due, its workload does not exist":   {ats: ats(withRestart), want: "get ats; patch ats DONE TargetNotFound; get deployments; get deployments; get pods; Warning TargetNotFound; run TargetNotFound 1; sync success 1; again at once"},
-		"a restart is due, its workload may not be read":  {ats: ats(withRestart), faults: map[string]error{"get deployments": forbidden}, want: "patch ats  RestartForbidden; get deployments; Warning RestartForbidden; sync blocked 1; again soon"},
+		"a restart is due, its workload does not exist":   {ats: ats(withRestart), want: "get ats; update ats DONE TargetNotFound; get deployments; get deployments; get pods; Warning TargetNotFound; run TargetNotFound 1; sync success 1; again at once"},
+		"a restart is due, its workload may not be read":  {ats: ats(withRestart), faults: map[string]error{"get deployments": forbidden}, want: "update ats PENDING RestartForbidden; get deployments; Warning RestartForbidden; sync blocked 1; again soon"},
 	} {
 		t.Run(testName, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

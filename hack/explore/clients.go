@@ -17,14 +17,17 @@ limitations under the License.
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	kubefake "k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
 	restfake "k8s.io/client-go/rest/fake"
@@ -85,9 +88,11 @@ func newRequest(action clienttesting.Action) *request {
 	case clienttesting.PatchActionImpl:
 		r.name = a.Name
 		r.body, r.uid, r.version = splitPatch(a.Patch)
-		if a.Subresource != "" {
-			r.verb = patchStatus
-		}
+	case clienttesting.UpdateActionImpl: // of a status
+		written := a.Object.(metav1.Object)
+		body, err := json.Marshal(reflect.ValueOf(written).Elem().FieldByName("Status").Interface())
+		utilruntime.Must(err)
+		r.verb, r.name, r.body, r.version = writeStatus, written.GetName(), string(body), parseVersion(written.GetResourceVersion())
 	}
 	return r
 }

@@ -56,7 +56,7 @@ var mutants = map[string]mutant{
 		}
 	})},
 	"a status without its version": {"retries", "goes back", nil, sends(func(r *request) {
-		if r.verb == patchStatus {
+		if r.verb == writeStatus {
 			r.version = 0
 		}
 	})},

@@ -324,7 +324,7 @@ func (p *replayer) send(r *request) ([]*object, error) {
 	if r.starts() && a.reason == ok && !a.claims {
 		p.steps.Freshness.Claim(p.clock.Now()) // Another worker has claimed it.
 	}
-	if r.verb == patchStatus && r.kind == p.x.own() && a.reason == ok && a.objects[0].version != r.version {
+	if r.verb == writeStatus && r.kind == p.x.own() && a.reason == ok && a.objects[0].version != r.version {
 		p.writes = append(p.writes, write{a.objects[0].version, a.instant})
 	}
 	err := a.err(r)

@@ -52,7 +52,7 @@ const (
 	try         verb = "try to create"
 	remove      verb = "delete"
 	patch       verb = "patch"
-	patchStatus verb = "patch the status of"
+	writeStatus verb = "write the status of"
 )
 
 // request is a request of a controller.
@@ -63,7 +63,7 @@ type request struct {
 	// uid and version are preconditions.
 	uid     types.UID
 	version int32
-	body    string   // of a patch, without the preconditions; of a deletion, the propagation policy
+	body    string   // of a patch or a status, without the preconditions; of a deletion, the propagation policy
 	object  *content // to create, or to try to
 	owner   string   // of a list: the value of the label of the owner
 }
@@ -179,7 +179,7 @@ func (s *state) do(r *request) answer {
 		s.delete(found, finalizers...)
 		return done()
 	default:
-		after := found.change(string(r.verb)+r.body, func(meta metav1.Object) { applyPatch(meta, r) })
+		after := found.change(string(r.verb)+r.body, func(meta metav1.Object) { apply(meta, r) })
 		if after == found.content {
 			return done(found)
 		}
@@ -221,8 +221,15 @@ func (s *state) create(c *content) *object {
 	return s.find(c.kind, c.meta.GetName())
 }
 
-// applyPatch changes an object by a patch. No patch has a spec and a status.
-func applyPatch(meta metav1.Object, r *request) {
+// apply changes an object by a patch, or by a status.
+func apply(meta metav1.Object, r *request) {
+	object := reflect.ValueOf(meta).Elem()
+	if r.verb == writeStatus {
+		status := object.FieldByName("Status")
+		status.SetZero()
+		utilruntime.Must(json.Unmarshal([]byte(r.body), status.Addr().Interface()))
+		return
+	}
 	before, err := json.Marshal(meta)
 	utilruntime.Must(err)
 	var after []byte
@@ -232,7 +239,6 @@ func applyPatch(meta metav1.Object, r *request) {
 		after, err = jsonpatch.MergePatch(before, []byte(r.body))
 	}
 	utilruntime.Must(err)
-	object := reflect.ValueOf(meta).Elem()
 	spec := object.FieldByName("Spec").Interface()
 	object.SetZero()
 	utilruntime.Must(json.Unmarshal(after, meta))

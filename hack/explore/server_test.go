@@ -76,9 +76,9 @@ get` + releasePodLines
 create
 create
 get
-patch/status {"metadata":{"uid":"UID","resourceVersion":"VERSION"},"status":{"active":1,"reason":"X"}}
-patch/status {"metadata":{"uid":"UID","resourceVersion":"OLD"},"status":{"active":2,"reason":"Y"}}
-patch/status {"status":{"active":1,"reason":"X"}}
+update {"metadata":{"resourceVersion":"VERSION"},"status":{"active":1,"reason":"X"}}
+update {"metadata":{"resourceVersion":"OLD"},"status":{"active":2,"reason":"Y"}}
+update {"metadata":{"resourceVersion":"VERSION"},"status":{"active":1,"reason":"X"}}
 patch {"spec":{"suspend":true}}
 patch {"spec":{"suspend":true}}
 patch {"metadata":{"uid":"other"},"spec":{"suspend":false}}
@@ -122,6 +122,7 @@ type client[T metav1.Object] interface {
 	Create(ctx context.Context, object T, options metav1.CreateOptions) (T, error)
 	Get(ctx context.Context, name string, options metav1.GetOptions) (T, error)
 	Delete(ctx context.Context, name string, options metav1.DeleteOptions) error
+	UpdateStatus(ctx context.Context, object T, options metav1.UpdateOptions) (T, error)
 	Patch(ctx context.Context, name string, patchType types.PatchType, body []byte, options metav1.PatchOptions, subresources ...string) (T, error)
 }
 
@@ -132,7 +133,6 @@ func say[T metav1.Object](t *testing.T, d *dialogue, client client[T], patchType
 	exists, old, version, name := false, "", "", example.GetName()
 	for line := range strings.Lines(strings.TrimSpace(lines)) {
 		what, body, _ := strings.Cut(strings.TrimSpace(line), " ")
-		what, subresource, _ := strings.Cut(what, "/")
 		if version != "" {
 			body = strings.NewReplacer("UID", string(seen.GetUID()), "OLD", old, "VERSION", version).Replace(body)
 		}
@@ -152,7 +152,13 @@ func say[T metav1.Object](t *testing.T, d *dialogue, client client[T], patchType
 			}
 			err = client.Delete(t.Context(), name, options)
 		case "patch":
-			object, err = client.Patch(t.Context(), name, patchType, []byte(body), metav1.PatchOptions{}, strings.Fields(subresource)...)
+			object, err = client.Patch(t.Context(), name, patchType, []byte(body), metav1.PatchOptions{})
+		case "update": // the status
+			written := clone(example).(T)
+			if err := json.Unmarshal([]byte(body), written); err != nil {
+				t.Fatal(err)
+			}
+			object, err = client.UpdateStatus(t.Context(), written, metav1.UpdateOptions{})
 		default: // The kubelet does that to a Pod. It fails only one that runs.
 			if pod := metav1.Object(seen).(*corev1.Pod); what != string(corev1.PodFailed) || exists && pod.Status.Phase == corev1.PodRunning {
 				d.kubelet(pod.DeepCopy(), corev1.PodPhase(what))

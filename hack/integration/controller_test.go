@@ -116,7 +116,7 @@ func TestSchedule(t *testing.T) {
 	}
 	waitEvents(t, at, map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1, v1alpha1.ReasonCompleted: 1})
 	creates := creations(t, namespace)
-	if writes := len(creates) + len(requests(t, namespace, "patch", "ats/status")); writes != 3 {
+	if writes := len(creates) + len(requests(t, namespace, "update", "ats/status")); writes != 3 {
 		t.Errorf("%d writes, want 3: the Pod, RUNNING, DONE", writes)
 	}
 	if want := "cnat-controller/" + version.Version; creates[0].UserAgent != want {

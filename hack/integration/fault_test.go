@@ -138,7 +138,7 @@ func (l *lossy) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// writeOf returns the method and the resource of a write, such as "PATCH ats/status", or "" for
+// writeOf returns the method and the resource of a write, such as "PUT ats/status", or "" for
 // a read and for an event.
 func writeOf(request *http.Request) string {
 	parts := strings.Split(request.URL.Path, "/")
@@ -214,8 +214,8 @@ func TestFaults(t *testing.T) {
 	l.lock.Lock()
 	defer l.lock.Unlock()
 	for _, write := range []string{
-		"POST pods", "PATCH pods", "POST ats", "PATCH ats", "PATCH ats/status", "DELETE ats",
-		"PATCH deployments", "PATCH cronats/status", "POST cronats", "PATCH cronats", "DELETE cronats",
+		"POST pods", "PATCH pods", "POST ats", "PATCH ats", "PUT ats/status", "DELETE ats",
+		"PATCH deployments", "PUT cronats/status", "POST cronats", "PATCH cronats", "DELETE cronats",
 	} {
 		if l.writes[write] < 2 {
 			t.Errorf("%d requests %s, want at least that which was lost, and that whose answer was", l.writes[write], write)

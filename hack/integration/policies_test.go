@@ -175,7 +175,7 @@ func TestSystemIdentities(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		sets, err := isAllowed(t.Context(), user, authorizationv1.ResourceAttributes{Namespace: "default", Verb: "patch", Group: cnat.GroupName, Resource: "ats", Subresource: "status"})
+		sets, err := isAllowed(t.Context(), user, authorizationv1.ResourceAttributes{Namespace: "default", Verb: "update", Group: cnat.GroupName, Resource: "ats", Subresource: "status"})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -233,7 +233,7 @@ func compareGranted() error {
 func TestPermissionsComeLate(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
-	bindRole(t, namespace, "less", "get,list,patch,watch ats,ats/status; create,get,list,patch,watch pods,events")
+	bindRole(t, namespace, "less", "get,list,patch,watch ats; update ats/status; create,get,list,patch,watch pods,events")
 	config := filepath.Join(t.TempDir(), "config")
 	if err := writeConfig(config, namespace, "less"); err != nil {
 		t.Fatal(err)

@@ -130,7 +130,7 @@ func TestDecide(t *testing.T) {
 	testDecide(t, map[string]decideCase{
 		"being deleted: nothing starts":  {at: newAt(func(at *v1alpha1.At) { at.DeletionTimestamp = &metav1.Time{Time: earlier} }), want: "nothing"},
 		"edited while pending: observed": {at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 1})), now: earlier, want: "write; wait 49m17.117s"},
-		"edited when done: observed":     {at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone, ObservedGeneration: 1})), want: "write"},
+		"edited when done: observed":     {at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone, ObservedGeneration: 1})), want: "write; read At"},
 		"done, its time to live over, but it is being deleted": {
 			at:   newAt(withDone(v1alpha1.ConditionComplete, now), withoutTTL, func(at *v1alpha1.At) { at.DeletionTimestamp = &metav1.Time{Time: now} }),
 			want: "nothing",

@@ -33,7 +33,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
@@ -45,7 +44,6 @@ import (
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	informers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
-	"programming-kubernetes.info/cnat-controller/pkg/machinery/patch"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/staleness"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
@@ -241,9 +239,10 @@ func (s *Steps) act(ctx context.Context, world *plan.World, decide func(plan.Wor
 
 // writeStatus writes the decision's status and records its events. It returns the same as Step.
 func (s *Steps) writeStatus(ctx context.Context, at *v1alpha1.At, decision plan.Decision) (time.Duration, error) {
-	body := patch.Status(at.ResourceVersion, &at.Status, decision.Status)
+	// The API server keeps the rest, which the cache may lack.
+	body := &v1alpha1.At{ObjectMeta: metav1.ObjectMeta{Name: at.Name, Namespace: at.Namespace, ResourceVersion: at.ResourceVersion}, Status: *decision.Status}
 	updated, err := staleness.Send(s.Written, s.Freshness, s.Clock, at, func() (*v1alpha1.At, error) {
-		return s.CnatClient.CnatV1alpha1().Ats(at.Namespace).Patch(ctx, at.Name, types.MergePatchType, body, metav1.PatchOptions{}, "status")
+		return s.CnatClient.CnatV1alpha1().Ats(at.Namespace).UpdateStatus(ctx, body, metav1.UpdateOptions{})
 	})
 	switch {
 	case answer.IsNotFound(err, at.Name):

@@ -116,9 +116,10 @@ func (f *fixture) answer(fails string, fault error) {
 			case clienttesting.DeleteActionImpl:
 				of := action.DeleteOptions.Preconditions
 				request += fmt.Sprintf(" %s, if UID %s and version %s", action.Name, *of.UID, *of.ResourceVersion)
+			case clienttesting.UpdateActionImpl:
+				request += ", version " + action.Object.(*v1alpha1.At).ResourceVersion // The tests of decisions have the status.
 			case clienttesting.PatchAction:
-				body, _, _ := strings.Cut(string(action.GetPatch()), `,"status"`) // The tests of decisions have the status.
-				request += " " + body
+				request += " " + string(action.GetPatch())
 			}
 			f.requests = append(f.requests, request)
 			return err != nil, nil, err
@@ -166,7 +167,7 @@ func TestStep(t *testing.T) {
 		"a Pod is created": {decision: creates, want: "create pods"},
 		"a Pod is created, its name is taken": {
 			decision: creates, live: stranger,
-			want: `create pods; get pods; patch ats {"metadata":{"resourceVersion":"1"}; Warning PodNameConflict Pod example-at-pod already exists and does not belong to this At: delete that Pod, or give the At another name.; error: blocked: Pod example-at-pod already exists and does not belong to this At: delete that Pod, or give the At another name.; the At is PENDING PodNameConflict`,
+			want: `create pods; get pods; update ats, version 1; Warning PodNameConflict Pod example-at-pod already exists and does not belong to this At: delete that Pod, or give the At another name.; error: blocked: Pod example-at-pod already exists and does not belong to this At: delete that Pod, or give the At another name.; the At is PENDING PodNameConflict`,
 		},
 		"a Pod is created, its name was taken, and no longer is": {
 			decision: creates, live: stranger, fails: "get pods", err: apierrors.NewNotFound(pods, "example-at-pod"),
@@ -178,15 +179,15 @@ func TestStep(t *testing.T) {
 		},
 		"a Pod is refused": {
 			decision: creates, fails: "create pods", err: quota,
-			want: `create pods; patch ats {"metadata":{"resourceVersion":"1"}; Warning PodRefused create Pod: pods "example-at-pod" is forbidden: exceeded quota; error: blocked: create Pod: pods "example-at-pod" is forbidden: exceeded quota; the At is PENDING PodRefused`,
+			want: `create pods; update ats, version 1; Warning PodRefused create Pod: pods "example-at-pod" is forbidden: exceeded quota; error: blocked: create Pod: pods "example-at-pod" is forbidden: exceeded quota; the At is PENDING PodRefused`,
 		},
 		"a Pod is denied by a webhook, with causes like the API server's": {
 			decision: creates, fails: "create pods", err: denied,
-			want: `create pods; patch ats {"metadata":{"resourceVersion":"1"}; Warning PodRefused create Pod: admission webhook "policy.example.com" denied the request: Pod "example-at-pod" is invalid: spec.hostNetwork: Invalid value: true: not here; error: blocked: create Pod: admission webhook "policy.example.com" denied the request: Pod "example-at-pod" is invalid: spec.hostNetwork: Invalid value: true: not here; the At is PENDING PodRefused`,
+			want: `create pods; update ats, version 1; Warning PodRefused create Pod: admission webhook "policy.example.com" denied the request: Pod "example-at-pod" is invalid: spec.hostNetwork: Invalid value: true: not here; error: blocked: create Pod: admission webhook "policy.example.com" denied the request: Pod "example-at-pod" is invalid: spec.hostNetwork: Invalid value: true: not here; the At is PENDING PodRefused`,
 		},
 		"a Pod is invalid": {
 			decision: creates, fails: "create pods", err: invalid,
-			want: `create pods; patch ats {"metadata":{"resourceVersion":"1"}; Warning InvalidPod create Pod: Pod "example-at-pod" is invalid: spec.containers: Required value; the At is DONE InvalidPod`,
+			want: `create pods; update ats, version 1; Warning InvalidPod create Pod: Pod "example-at-pod" is invalid: spec.containers: Required value; the At is DONE InvalidPod`,
 		},
 		"a Pod is deleted": {decision: deletes, live: pod, want: "delete pods example-at-pod, if UID pod-uid and version 1"},
 		"an unexpected Pod is deleted": {
@@ -236,15 +237,15 @@ func TestStep(t *testing.T) {
 		},
 		"the status is written": {
 			decision: ends,
-			want:     `patch ats {"metadata":{"resourceVersion":"1"}; Normal Completed words; the At is DONE Completed`,
+			want:     `update ats, version 1; Normal Completed words; the At is DONE Completed`,
 		},
 		"the status is written, the At is gone": {
-			decision: ends, fails: "patch ats", err: apierrors.NewNotFound(ats, name.Name),
-			want: `patch ats {"metadata":{"resourceVersion":"1"}`,
+			decision: ends, fails: "update ats", err: apierrors.NewNotFound(ats, name.Name),
+			want: `update ats, version 1`,
 		},
 		"the status is written, the At has changed since: no event": {
-			decision: ends, fails: "patch ats", err: apierrors.NewConflict(ats, name.Name, errors.New("modified")),
-			want: `patch ats {"metadata":{"resourceVersion":"1"}; error: write the status: Operation cannot be fulfilled on ats.cnat.programming-kubernetes.info "example-at": modified`,
+			decision: ends, fails: "update ats", err: apierrors.NewConflict(ats, name.Name, errors.New("modified")),
+			want: `update ats, version 1; error: write the status: Operation cannot be fulfilled on ats.cnat.programming-kubernetes.info "example-at": modified`,
 		},
 	} {
 		t.Run(testName, func(t *testing.T) {

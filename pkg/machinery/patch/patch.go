@@ -26,24 +26,16 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 )
 
-// Status returns the patch that sets the status of an object, unless the object was
-// modified after the given version. The patch only contains differences: it does not
-// touch fields that were set by a newer controller and are unknown to this one.
-func Status(resourceVersion string, before, after any) []byte {
-	return diff(
-		map[string]any{"status": before},
-		map[string]any{"metadata": map[string]any{"resourceVersion": resourceVersion}, "status": after},
-	)
-}
-
 // Spec returns the patch that changes labels and spec of an object, unless the object was
 // modified in the meantime. It does not touch labels and fields that neither before nor
 // after contains.
 func Spec(object metav1.Object, labelsBefore, labelsAfter map[string]string, before, after any) []byte {
-	return diff(
-		map[string]any{"metadata": map[string]any{"labels": labelsBefore}, "spec": before},
-		map[string]any{"metadata": metadata(object, "labels", labelsAfter), "spec": after},
+	patch, err := jsonpatch.CreateMergePatch(
+		encode(map[string]any{"metadata": map[string]any{"labels": labelsBefore}, "spec": before}),
+		encode(map[string]any{"metadata": metadata(object, "labels", labelsAfter), "spec": after}),
 	)
+	utilruntime.Must(err)
+	return patch
 }
 
 // Owner returns the patch that gives an object a single owner, unless the object was
@@ -76,13 +68,6 @@ func metadata(object metav1.Object, field string, value any) map[string]any {
 		meta["resourceVersion"] = version
 	}
 	return meta
-}
-
-// diff returns the patch from before to after.
-func diff(before, after any) []byte {
-	patch, err := jsonpatch.CreateMergePatch(encode(before), encode(after))
-	utilruntime.Must(err)
-	return patch
 }
 
 // encode returns a value in JSON. Whatever comes from the API server can be encoded.

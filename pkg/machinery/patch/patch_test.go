@@ -17,51 +17,14 @@ limitations under the License.
 package patch
 
 import (
-	"encoding/json"
-	"strings"
 	"testing"
 
-	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-type status struct {
-	Phase   string `json:"phase,omitempty"`
-	Message string `json:"message,omitempty"`
-	Pod     *pod   `json:"pod,omitempty"`
-}
-
-type pod struct {
-	Name  string `json:"name,omitempty"`
-	Phase string `json:"phase,omitempty"`
-}
-
-// TestStatusPatch writes a status over one with fields that are unknown to this version:
-// these and unchanged fields stay.
-func TestStatusPatch(t *testing.T) {
-	stored := `{"spec": {"command": "true"}, "status": {"phase": "RUNNING", "newer": "field", "message": "old", "pod": {"name": "example-at-pod", "newer": "field"}}}`
-	var known struct{ Status status }
-	if err := json.Unmarshal([]byte(stored), &known); err != nil {
-		t.Fatal(err)
-	}
-	body := Status("1", known.Status, status{Phase: "DONE", Pod: &pod{Name: "example-at-pod", Phase: "Succeeded"}})
-	if got, want := string(body), `{"metadata":{"resourceVersion":"1"},"status":{"message":null,"phase":"DONE","pod":{"phase":"Succeeded"}}}`; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
-	after, err := jsonpatch.MergePatch([]byte(stored), body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{`"newer":"field","phase":"DONE"`, `"newer":"field","phase":"Succeeded"`, `"command":"true"`} {
-		if !strings.Contains(string(after), want) {
-			t.Errorf("the status is %s afterwards, want %s", after, want)
-		}
-	}
-}
-
-// TestMetadataPatches has the patches that name the UID and the version of an object, so that
+// TestPatches has the patches that name the UID and the version of an object, so that
 // they apply to nothing else.
-func TestMetadataPatches(t *testing.T) {
+func TestPatches(t *testing.T) {
 	object := &metav1.ObjectMeta{UID: "uid", ResourceVersion: "7", Finalizers: []string{"others", "ours", "another"}}
 	type spec struct {
 		Schedule string `json:"schedule"`

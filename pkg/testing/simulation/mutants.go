@@ -69,7 +69,7 @@ var Mutants = map[string]Mutant{
 		c.stale = c.is(http.MethodGet, "ats") && path.Base(c.request.URL.Path) != "ats"
 	}},
 	"no precondition": {Want: audit.True, request: func(c *call) {
-		if c.is(http.MethodPatch, "ats") {
+		if c.is(http.MethodPatch, "ats") || c.is(http.MethodPut, "ats") {
 			c.body = must(jsonpatch.MergePatch(c.body, []byte(`{"metadata":{"resourceVersion":null}}`)))
 		}
 	}},
@@ -152,7 +152,7 @@ func discardAll(method, resource, subresource string) func(c *call) {
 // minute, while all is calm. The answer shows that nothing was written: a single one would be written again at once.
 func discardStatuses(c *call) {
 	if c.process.world.quiet && c.sent.Second() < 10 {
-		discardAll(http.MethodPatch, "ats", "status")(c)
+		discardAll(http.MethodPut, "ats", "status")(c)
 	}
 }
 
@@ -211,7 +211,7 @@ func hideFreezes(age time.Duration) func(*World, string, []byte) []byte {
 
 // failComplete makes failures Complete, in the conditions of Ats.
 func failComplete(c *call) {
-	if c.is(http.MethodPatch, "ats") {
+	if c.is(http.MethodPut, "ats") {
 		c.body = bytes.ReplaceAll(c.body, []byte(`"type":"Failed"`), []byte(`"type":"Complete"`))
 	}
 }
@@ -220,7 +220,7 @@ var missedCount = regexp.MustCompile(`"count":\d+`)
 
 // countNone lets CronAts count no missed times.
 func countNone(c *call) {
-	if c.is(http.MethodPatch, "cronats") {
+	if c.is(http.MethodPut, "cronats") {
 		c.body = missedCount.ReplaceAll(c.body, []byte(`"count":0`))
 	}
 }
