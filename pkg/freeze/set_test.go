@@ -57,38 +57,40 @@ func TestHolding(t *testing.T) {
 	in := func(selector *metav1.LabelSelector) func(*v1alpha1.FreezeSpec) {
 		return func(spec *v1alpha1.FreezeSpec) { spec.NamespaceSelector = selector }
 	}
+	one := func(namespace, name string) func(...func(*v1alpha1.FreezeSpec)) []*v1alpha1.Freeze {
+		return func(edits ...func(*v1alpha1.FreezeSpec)) []*v1alpha1.Freeze {
+			return []*v1alpha1.Freeze{freeze(namespace, name, "2027-01-01T00:00:00", edits...)}
+		}
+	}
+	own, christmas := one("team", "own"), one(controller, "christmas")
 	all := &metav1.LabelSelector{}
-	subject := NewSubject(newAt("team", "once", nil))
 	for name, tc := range map[string]struct {
 		freezes []*v1alpha1.Freeze
-		subject Subject
-		want    string // the name of the Freeze that holds
+		of      []metav1.Object // an At, and what created it; by default At once of namespace team
+		want    string          // the name of the Freeze that holds
 	}{
-		"none":                                           {subject: subject},
-		"of its namespace":                               {freezes: []*v1alpha1.Freeze{freeze("team", "own", "2027-01-01T00:00:00")}, subject: subject, want: "own"},
-		"of another namespace":                           {freezes: []*v1alpha1.Freeze{freeze("other", "theirs", "2027-01-01T00:00:00")}, subject: subject},
-		"that is over":                                   {freezes: []*v1alpha1.Freeze{freeze("team", "own", "2026-12-23T17:00:00")}, subject: subject},
-		"of the cluster":                                 {freezes: []*v1alpha1.Freeze{freeze(controller, "christmas", "2027-01-01T00:00:00")}, subject: subject, want: "cnat-system/christmas"},
-		"of the cluster, by an empty one":                {freezes: []*v1alpha1.Freeze{freeze(controller, "christmas", "2027-01-01T00:00:00", in(all))}, subject: subject, want: "cnat-system/christmas"},
-		"of the controller's, in its own":                {freezes: []*v1alpha1.Freeze{freeze(controller, "christmas", "2027-01-01T00:00:00")}, subject: NewSubject(newAt(controller, "once", nil)), want: "christmas"},
-		"of namespaces with a label":                     {freezes: []*v1alpha1.Freeze{freeze(controller, "christmas", "2027-01-01T00:00:00", in(production))}, subject: subject, want: "cnat-system/christmas"},
-		"of namespaces without that label":               {freezes: []*v1alpha1.Freeze{freeze(controller, "christmas", "2027-01-01T00:00:00", in(production))}, subject: NewSubject(newAt("stage", "once", nil))},
-		"of a namespace that is not known":               {freezes: []*v1alpha1.Freeze{freeze(controller, "christmas", "2027-01-01T00:00:00", in(production))}, subject: NewSubject(newAt("new", "once", nil))},
-		"of a namespace by its name":                     {freezes: []*v1alpha1.Freeze{freeze(controller, "christmas", "2027-01-01T00:00:00", in(&metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": "new"}}))}, subject: NewSubject(newAt("new", "once", nil)), want: "cnat-system/christmas"},
-		"of its namespace, which it excepts":             {freezes: []*v1alpha1.Freeze{freeze("stage", "own", "2027-01-01T00:00:00", in(production))}, subject: NewSubject(newAt("stage", "once", nil))},
-		"the last of two":                                {freezes: []*v1alpha1.Freeze{freeze("team", "a", "2027-01-01T00:00:00"), freeze("team", "b", "2027-01-03T00:00:00"), freeze("team", "c", "2027-01-02T00:00:00")}, subject: subject, want: "b"},
-		"the cluster's of two":                           {freezes: []*v1alpha1.Freeze{freeze(controller, "a", "2027-01-03T00:00:00"), freeze("team", "b", "2027-01-01T00:00:00")}, subject: subject, want: "cnat-system/a"},
-		"by a label that it does not have":               {freezes: []*v1alpha1.Freeze{freeze("team", "own", "2027-01-01T00:00:00", selects("app", "web"))}, subject: subject},
-		"one that does not select it, and one that does": {freezes: []*v1alpha1.Freeze{freeze("team", "a", "2027-01-02T00:00:00", selects("app", "web")), freeze("team", "b", "2027-01-01T00:00:00")}, subject: subject, want: "b"},
-		"by the label of its CronAt":                     {freezes: []*v1alpha1.Freeze{freeze("team", "own", "2027-01-01T00:00:00", selects("app", "web"))}, subject: NewSubject(newAt("team", "nightly-1", nil), newCronAt("team", "nightly", web)), want: "own"},
-		"by its name":                                    {freezes: []*v1alpha1.Freeze{freeze("team", "own", "2027-01-01T00:00:00", selects(v1alpha1.LabelAtName, "once"))}, subject: subject, want: "own"},
-		"by the name of another":                         {freezes: []*v1alpha1.Freeze{freeze("team", "own", "2027-01-01T00:00:00", selects(v1alpha1.LabelAtName, "twice"))}, subject: subject},
-		"a CronAt, by its name":                          {freezes: []*v1alpha1.Freeze{freeze("team", "own", "2027-01-01T00:00:00", selects(v1alpha1.LabelCronAtName, "nightly"))}, subject: NewSubject(newCronAt("team", "nightly", nil)), want: "own"},
-		"an At, by the name of its CronAt":               {freezes: []*v1alpha1.Freeze{freeze("team", "own", "2027-01-01T00:00:00", selects(v1alpha1.LabelCronAtName, "nightly"))}, subject: NewSubject(newAt("team", "nightly-1", map[string]string{v1alpha1.LabelCronAtName: "nightly"})), want: "own"},
-		"an At that has the name of a CronAt":            {freezes: []*v1alpha1.Freeze{freeze("team", "own", "2027-01-01T00:00:00", selects(v1alpha1.LabelCronAtName, "nightly"))}, subject: NewSubject(newAt("team", "nightly", nil))},
-		"exempt":                                         {freezes: []*v1alpha1.Freeze{freeze("team", "own", "2027-01-01T00:00:00"), freeze(controller, "christmas", "2027-01-01T00:00:00")}, subject: NewSubject(newAt("team", "once", exempt))},
-		"of an exempt CronAt":                            {freezes: []*v1alpha1.Freeze{freeze("team", "own", "2027-01-01T00:00:00")}, subject: NewSubject(newAt("team", "nightly-1", nil), newCronAt("team", "nightly", exempt))},
-		"not exempt by another value":                    {freezes: []*v1alpha1.Freeze{freeze("team", "own", "2027-01-01T00:00:00")}, subject: NewSubject(newAt("team", "once", map[string]string{v1alpha1.LabelIgnoreFreezes: "false"})), want: "own"},
+		"of its namespace":                    {freezes: own(), want: "own"},
+		"of another namespace":                {freezes: []*v1alpha1.Freeze{freeze("other", "theirs", "2027-01-01T00:00:00")}},
+		"that is over":                        {freezes: []*v1alpha1.Freeze{freeze("team", "own", "2026-12-23T17:00:00")}},
+		"of the cluster":                      {freezes: christmas(), want: "cnat-system/christmas"},
+		"of the cluster, by an empty one":     {freezes: christmas(in(all)), want: "cnat-system/christmas"},
+		"of the controller's, in its own":     {freezes: christmas(), of: []metav1.Object{newAt(controller, "once", nil)}, want: "christmas"},
+		"of namespaces with a label":          {freezes: christmas(in(production)), want: "cnat-system/christmas"},
+		"of namespaces without that label":    {freezes: christmas(in(production)), of: []metav1.Object{newAt("stage", "once", nil)}},
+		"of a namespace that is not known":    {freezes: christmas(in(production)), of: []metav1.Object{newAt("new", "once", nil)}},
+		"of a namespace by its name":          {freezes: christmas(in(&metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": "new"}})), of: []metav1.Object{newAt("new", "once", nil)}, want: "cnat-system/christmas"},
+		"of its namespace, which it excepts":  {freezes: one("stage", "own")(in(production)), of: []metav1.Object{newAt("stage", "once", nil)}},
+		"the last of two":                     {freezes: []*v1alpha1.Freeze{freeze("team", "a", "2027-01-01T00:00:00"), freeze("team", "b", "2027-01-03T00:00:00"), freeze("team", "c", "2027-01-02T00:00:00")}, want: "b"},
+		"the cluster's of two":                {freezes: []*v1alpha1.Freeze{freeze(controller, "a", "2027-01-03T00:00:00"), freeze("team", "b", "2027-01-01T00:00:00")}, want: "cnat-system/a"},
+		"by a label that it does not have":    {freezes: own(selects("app", "web"))},
+		"by the label of its CronAt":          {freezes: own(selects("app", "web")), of: []metav1.Object{newAt("team", "nightly-1", nil), newCronAt("team", "nightly", web)}, want: "own"},
+		"by its name":                         {freezes: own(selects(v1alpha1.LabelAtName, "once")), want: "own"},
+		"a CronAt, by its name":               {freezes: own(selects(v1alpha1.LabelCronAtName, "nightly")), of: []metav1.Object{newCronAt("team", "nightly", nil)}, want: "own"},
+		"an At, by the name of its CronAt":    {freezes: own(selects(v1alpha1.LabelCronAtName, "nightly")), of: []metav1.Object{newAt("team", "nightly-1", map[string]string{v1alpha1.LabelCronAtName: "nightly"})}, want: "own"},
+		"an At that has the name of a CronAt": {freezes: own(selects(v1alpha1.LabelCronAtName, "nightly")), of: []metav1.Object{newAt("team", "nightly", nil)}},
+		"exempt":                              {freezes: append(own(), christmas()...), of: []metav1.Object{newAt("team", "once", exempt)}},
+		"of an exempt CronAt":                 {freezes: own(), of: []metav1.Object{newAt("team", "nightly-1", nil), newCronAt("team", "nightly", exempt)}},
+		"not exempt by another value":         {freezes: own(), of: []metav1.Object{newAt("team", "once", map[string]string{v1alpha1.LabelIgnoreFreezes: "false"})}, want: "own"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var freezes []*Freeze
@@ -99,18 +101,22 @@ func TestHolding(t *testing.T) {
 				}
 				freezes = append(freezes, f)
 			}
+			if tc.of == nil {
+				tc.of = []metav1.Object{newAt("team", "once", nil)}
+			}
+			subject := NewSubject(tc.of[0], tc.of[1:]...)
 			set := NewSet(controller, freezes, map[string]labels.Set{"team": {"stage": "production"}, "stage": {"stage": "test"}})
 			now := parseTime(t, "2026-12-24T00:00:00Z")
 			for range 2 { // The second answer is one that is known.
 				got := ""
-				if hold := set.Holding(tc.subject, now); hold != nil {
+				if hold := set.Holding(subject, now); hold != nil {
 					got = hold.Freeze
 				}
 				if got != tc.want {
 					t.Errorf("got %q, want %q", got, tc.want)
 				}
 			}
-			if hold := set.Holding(tc.subject, now.AddDate(0, 1, 0)); hold != nil {
+			if hold := set.Holding(subject, now.AddDate(0, 1, 0)); hold != nil {
 				t.Errorf("a month later: got %v", hold)
 			}
 		})
