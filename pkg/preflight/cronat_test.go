@@ -80,47 +80,37 @@ func blockedBy(reason, message string) func(*v1alpha1.CronAt) {
 }
 
 // TestCronAt makes the API server refuse the Pod of a CronAt's next At for a minute, beside
-// an At of the same name.
+// an At of the same name. The cache does not have its template.
 func TestCronAt(t *testing.T) {
-	for name, tc := range map[string]struct {
-		mutate func(*v1alpha1.CronAt)
-		change string
-	}{
-		"whole in the cache": {func(*v1alpha1.CronAt) {}, "a 3s"},
-		"with a template, which is read": {func(cronAt *v1alpha1.CronAt) {
+	run(t, func(f *fixture) {
+		at := f.at("a", 24*time.Hour, unlike)
+		f.add(2*time.Second, at)
+		f.setAnswer(refusal)
+		cronAt := f.cronAt("a", func(cronAt *v1alpha1.CronAt) {
 			cronAt.Spec.AtTemplate.Spec.Template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a", Image: "image"}}}}
-		}, "a 3.02s"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			run(t, func(f *fixture) {
-				at := f.at("a", 24*time.Hour, unlike)
-				f.add(2*time.Second, at)
-				f.setAnswer(refusal)
-				cronAt := f.cronAt("a", tc.mutate)
-				f.addCronAts(2*time.Second, cronAt)
-				f.wantList("changes", &f.changed, tc.change)
-				if got, want := f.cronForecast(cronAt), podRefused(f.podOf("a")); got == nil || *got != *want {
-					t.Errorf("Forecast %+v, want %+v", got, want)
-				}
-				f.wantForecast(at, nil)
-				edited := cronAt.DeepCopy()
-				edited.Generation = 2
-				if got := f.crons.Forecast(edited, cronplan.RehearsedOf(&edited.Status)); got != nil {
-					t.Errorf("Forecast after an edit: %+v", got)
-				}
-
-				f.storeCronAt(cronAt, blockedBy(v1alpha1.ReasonPodRefused, "If it were due now: refused")) // as the controller does
-				f.setAnswer(nil)
-				f.addCronAts(time.Minute)
-				if got := f.cronForecast(cronAt); got == nil || got.Reason != "" {
-					t.Errorf("Forecast when it is fixed: %+v", got)
-				}
-				f.storeCronAt(cronAt, func(cronAt *v1alpha1.CronAt) { cronAt.Status.Conditions = nil }) // as the controller does
-				time.Sleep(time.Minute)
-				f.wantNothingKept()
-			})
 		})
-	}
+		f.addCronAts(2*time.Second, cronAt)
+		f.wantList("changes", &f.changed, "a 3.02s")
+		if got, want := f.cronForecast(cronAt), podRefused(f.podOf("a")); got == nil || *got != *want {
+			t.Errorf("Forecast %+v, want %+v", got, want)
+		}
+		f.wantForecast(at, nil)
+		edited := cronAt.DeepCopy()
+		edited.Generation = 2
+		if got := f.cronForecast(edited); got != nil {
+			t.Errorf("Forecast after an edit: %+v", got)
+		}
+
+		f.storeCronAt(cronAt, blockedBy(v1alpha1.ReasonPodRefused, "If it were due now: refused")) // as the controller does
+		f.setAnswer(nil)
+		f.addCronAts(time.Minute)
+		if got := f.cronForecast(cronAt); got == nil || got.Reason != "" {
+			t.Errorf("Forecast when it is fixed: %+v", got)
+		}
+		f.storeCronAt(cronAt, func(cronAt *v1alpha1.CronAt) { cronAt.Status.Conditions = nil }) // as the controller does
+		time.Sleep(time.Minute)
+		f.wantNothingKept()
+	})
 }
 
 // TestCronAtNothingToCome uses a CronAt that will not create an At.
