@@ -281,12 +281,8 @@ func TestStale(t *testing.T) {
 		act  func(w *world)
 		want string
 	}{
-		"the CronAt is edited, the annotation changed":   {held: "cronats", act: func(w *world) { w.edit(suspended); w.annotate(weekly, "") }, want: "0 4 * * 0 suspended; 1 writes; SuccessfulUpdate"},
 		"the CronAt is edited, the annotation broken":    {held: "cronats", act: func(w *world) { w.edit(suspended); w.annotate("never", "") }, want: "0 3 * * * suspended; InvalidRestartSchedule; shop/Deployment/web blocked: InvalidRestartSchedule"},
-		"the CronAt is deleted, the annotation broken":   {held: "cronats", act: func(w *world) { w.remove(); w.annotate("never", "") }, want: "none; InvalidRestartSchedule; shop/Deployment/web blocked: InvalidRestartSchedule"},
-		"the CronAt is replaced, the annotation changed": {held: "cronats", act: func(w *world) { w.replace(); w.annotate(weekly, "") }, want: "0 4 * * 0; 1 writes; SuccessfulUpdate"},
 		"the CronAt is replaced, the annotation removed": {held: "cronats", act: func(w *world) { w.replace(); w.annotate("", "") }, want: "none; 1 writes; SuccessfulDelete"},
-		"the CronAt is replaced, the annotation broken":  {held: "cronats", act: func(w *world) { w.replace(); w.annotate("never", "") }, want: "none; 1 writes; SuccessfulDelete; InvalidRestartSchedule; shop/Deployment/web blocked: InvalidRestartSchedule"},
 		"the Deployment is replaced": {held: "deployments", act: func(w *world) {
 			web := harness.Get(w.t, w.deployments, "web")
 			harness.Delete(w.t, w.deployments, "web")
