@@ -651,7 +651,7 @@ func (s *stage) observe(eventType watch.EventType, resource schema.GroupResource
 	switch name := object.GetName(); {
 	case resource.Resource == "pods" && eventType == watch.Added:
 		what = "creates " + name
-		time.AfterFunc(time.Second, s.startPods)
+		time.AfterFunc(time.Second, func() { s.startPod(name) })
 	case resource.Resource == "pods" && len(object.GetFinalizers()) == 0 && eventType == watch.Deleted:
 		what = "removes " + name
 	case resource.Resource == "pods" && len(object.GetFinalizers()) == 0 && object.GetLabels()[v1alpha1.LabelRehearsalOf] == "":
@@ -692,14 +692,13 @@ func (s *stage) remove() {
 	harness.Delete(s.t, s.cnat.CnatV1alpha1().Ats(name.Namespace), name.Name)
 }
 
-// startPods lets the nodes start all Pods.
-func (s *stage) startPods() {
-	list, err := s.kube.CoreV1().Pods(name.Namespace).List(context.Background(), metav1.ListOptions{})
-	for i := range list.Items {
-		if pod := &list.Items[i]; pod.Status.Phase == corev1.PodPending && !plan.IsRehearsal(pod) && err == nil {
-			pod.Status.Phase = corev1.PodRunning
-			_, _ = s.kube.CoreV1().Pods(name.Namespace).UpdateStatus(context.Background(), pod, metav1.UpdateOptions{}) // It may be gone.
-		}
+// startPod lets its node start a Pod.
+func (s *stage) startPod(podName string) {
+	pods := s.kube.CoreV1().Pods(name.Namespace)
+	pod, err := pods.Get(context.Background(), podName, metav1.GetOptions{})
+	if err == nil && pod.Status.Phase == corev1.PodPending && !plan.IsRehearsal(pod) {
+		pod.Status.Phase = corev1.PodRunning
+		_, _ = pods.UpdateStatus(context.Background(), pod, metav1.UpdateOptions{}) // It may be gone.
 	}
 }
 

@@ -17,9 +17,16 @@ limitations under the License.
 package main
 
 import (
+	"os"
+	"runtime/debug"
 	"slices"
 	"testing"
 )
+
+func TestMain(m *testing.M) {
+	debug.SetGCPercent(400) // There is little to keep, and much garbage.
+	os.Exit(m.Run())
+}
 
 func find(name string) scenario {
 	i := slices.IndexFunc(scenarios, func(s scenario) bool { return s.name == name })
