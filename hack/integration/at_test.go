@@ -22,37 +22,18 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
-
-// The tests of cmd/kubectl-at run its binary as a kubectl plugin.
-
-func init() { packages = append(packages, root+"/cmd/kubectl-at") }
-
-// plugin returns the folder of kubectl-at, which also contains the completion script.
-var plugin = sync.OnceValues(func() (string, error) {
-	dir := filepath.Dir(binary)
-	script, err := exec.Command(filepath.Join(dir, "kubectl-at"), "completion-script").Output()
-	if err != nil {
-		return "", err
-	}
-	// Tests in other processes may be using it.
-	path := filepath.Join(dir, "kubectl_complete-at")
-	temporary := fmt.Sprintf("%s.%d", path, os.Getpid())
-	return dir, errors.Join(os.WriteFile(temporary, script, 0o755), os.Rename(temporary, path))
-})
 
 type result struct {
 	stdout, stderr string
@@ -68,10 +49,6 @@ type at struct {
 
 func (a at) command(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
-	dir, err := plugin()
-	if err != nil {
-		t.Fatal(err)
-	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
 	args = append([]string{"at"}, args...)
@@ -81,7 +58,7 @@ func (a at) command(t *testing.T, args ...string) *exec.Cmd {
 		args = slices.Insert(args, 1, "--namespace="+a.namespace)
 	}
 	cmd := exec.CommandContext(ctx, "kubectl", args...)
-	cmd.Env = append(append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH")), a.env...)
+	cmd.Env = append(append(os.Environ(), "PATH="+pluginDir()+":"+os.Getenv("PATH")), a.env...)
 	cmd.Stdin = strings.NewReader(a.stdin)
 	return cmd
 }
@@ -210,6 +187,13 @@ func TestKubectlAtCompletion(t *testing.T) {
 	namespace := newNamespace(t)
 	for _, name := range []string{"one", "two"} {
 		createAt(t, newAt(namespace, name, time.Now().Add(time.Hour), "true"))
+	}
+	script, err := exec.Command(filepath.Join(pluginDir(), "kubectl-at"), "completion-script").Output()
+	if err == nil {
+		err = os.WriteFile(filepath.Join(pluginDir(), "kubectl_complete-at"), script, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 	complete := at{}.command(t)
 	complete.Args = []string{"kubectl", "__complete", "at", "rm", "-n", namespace, "two", ""}

@@ -19,6 +19,7 @@ limitations under the License.
 package integration
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -29,6 +30,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -65,7 +67,7 @@ func TestStartFails(t *testing.T) {
 			t.Parallel()
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
-			cmd := exec.CommandContext(ctx, binary, append([]string{"-metrics-bind-address=127.0.0.1:0", "-health-probe-bind-address=127.0.0.1:0"}, tc.args...)...)
+			cmd := exec.CommandContext(ctx, controllerBinary(), append([]string{"-metrics-bind-address=127.0.0.1:0", "-health-probe-bind-address=127.0.0.1:0"}, tc.args...)...)
 			cmd.Env = append(os.Environ(), tc.env...)
 			out, err := cmd.CombinedOutput()
 			var exit *exec.ExitError
@@ -156,6 +158,63 @@ func TestExtremes(t *testing.T) {
 		waitPhase(t, namespace, name, v1alpha1.PhaseRunning)
 	}
 	waitLog(t, c, `"msg":"Created Pod"`)
+}
+
+// controller is a running controller process.
+type controller struct {
+	cmd    *exec.Cmd
+	exited chan error
+
+	lock sync.Mutex
+	log  bytes.Buffer
+}
+
+// launch starts a controller. It waits for its first line: before that, a signal just ends it.
+func launch(env []string, namespace string, args ...string) (*controller, error) {
+	c := &controller{exited: make(chan error, 1)}
+	c.cmd = exec.Command(controllerBinary(), append([]string{
+		"-v=4", "-namespace=" + namespace, "-metrics-bind-address=127.0.0.1:0", "-health-probe-bind-address=127.0.0.1:0", // Many controllers share this machine's ports.
+	}, args...)...)
+	c.cmd.Env = slices.Concat(os.Environ(), []string{"KUBECONFIG=" + controllerConfig}, env)
+	c.cmd.Stdout, c.cmd.Stderr = c, c
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := c.cmd.Start(); err != nil {
+		return nil, err
+	}
+	go func() { c.exited <- c.cmd.Wait() }()
+	return c, poll(context.Background(), "the controller's first line", func(context.Context) (bool, error) {
+		return c.output() != "", nil
+	})
+}
+
+func (c *controller) Write(p []byte) (int, error) {
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	return c.log.Write(p)
+}
+
+func (c *controller) output() string {
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	return c.log.String()
+}
+
+// stop ends the process with the given signal, unless it has ended, and waits
+// until it is gone.
+func (c *controller) stop(signal syscall.Signal) error {
+	if c.exited == nil {
+		return nil
+	}
+	if err := c.cmd.Process.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	select {
+	case err := <-c.exited:
+		c.exited = nil
+		return err
+	case <-time.After(patience):
+		return errors.Join(errors.New("it does not end"), c.cmd.Process.Kill())
+	}
 }
 
 // startController starts the controller for one namespace. At the end of the test, the

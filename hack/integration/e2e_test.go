@@ -27,7 +27,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -318,41 +317,14 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// static returns a controller for an image, without the race detector, which needs libraries. The processes of tests
-// with their own cluster share it.
-var static = sync.OnceValues(func() (string, error) {
-	path := filepath.Join(filepath.Dir(binary), "static")
-	if _, err := os.Stat(path); err == nil {
-		return path, nil
-	}
-	made := fmt.Sprintf("%s.%d", path, os.Getpid())
-	if out, err := exec.Command("go", "build", "-o", made, root).CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build the controller: %w\n%s", err, out)
-	}
-	return path, os.Rename(made, path)
-})
-
-var buildOnce sync.Once
-
-// buildImage replaces docker build and docker push: it builds the image of the Dockerfile
-// (with symbols, and compiled as by hack/test.sh), and loads it into the node, once for all
-// tests.
-func buildImage(t *testing.T) {
-	t.Helper()
-	buildOnce.Do(func() {
-		controller, err := static()
-		if err != nil {
-			t.Fatal(err)
-		}
-		loadImage(t, "cnat-controller:v0.1.0="+controller)
-	})
-}
-
-// loadImage loads an image with a static binary into the node.
+// loadImage loads an image with a static binary, or an archive, into the node.
 func loadImage(t *testing.T, image string) {
 	t.Helper()
-	load := exec.Command("localcluster", "load-image", filepath.Dir(os.Getenv("KUBECONFIG")), image)
-	if out, err := load.CombinedOutput(); err != nil {
+	if out, err := load(image); err != nil {
 		t.Fatalf("load the image: %v\n%s", err, out)
 	}
+}
+
+func load(image string) ([]byte, error) {
+	return exec.Command("localcluster", "load-image", filepath.Dir(os.Getenv("KUBECONFIG")), image).CombinedOutput()
 }

@@ -21,6 +21,7 @@ package integration
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -33,6 +34,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
@@ -221,6 +223,36 @@ func TestFaults(t *testing.T) {
 			t.Errorf("%d requests %s, want at least that which was lost, and that whose answer was", l.writes[write], write)
 		}
 	}
+}
+
+// annotatable returns the manifest of a workload, with annotations.
+func annotatable(kind, name, annotations string) string {
+	return fmt.Sprintf(`{"apiVersion": "apps/v1", "kind": %q, "metadata": {"name": %q, "annotations": {%s}}, "spec": {
+		"selector": {"matchLabels": {"app": %[2]q}},
+		"template": {"metadata": {"labels": {"app": %[2]q}}, "spec": {"nodeSelector": {"none": ""}, "containers": [{"name": "main", "image": "main"}]}}
+	}}`, kind, name, annotations)
+}
+
+const scheduleAnnotation = v1alpha1.AnnotationRestartSchedule
+
+// waitNamedCronAt waits until a CronAt satisfies the condition, and returns it. The
+// condition is called with nil if there is no CronAt.
+func waitNamedCronAt(t *testing.T, namespace, name, what string, condition func(*v1alpha1.CronAt) bool) *v1alpha1.CronAt {
+	t.Helper()
+	var cronAt *v1alpha1.CronAt
+	eventually(t, "CronAt "+name+" "+what, func(ctx context.Context) (bool, error) {
+		got, err := cnatClient.CnatV1alpha1().CronAts(namespace).Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			got, err = nil, nil
+		}
+		cronAt = got
+		return err == nil && condition(cronAt), err
+	})
+	return cronAt
+}
+
+func hasSchedule(schedule string) func(*v1alpha1.CronAt) bool {
+	return func(cronAt *v1alpha1.CronAt) bool { return cronAt != nil && cronAt.Spec.Schedule == schedule }
 }
 
 // waitReleased waits until no Pod and no At of a namespace has a finalizer.

@@ -25,6 +25,7 @@ package integration
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -82,22 +83,19 @@ var (
 	kubeClient    kubernetes.Interface
 	cnatClient    clientset.Interface
 	dynamicClient dynamic.Interface
-	binary        string // of the controller
+	programs      string // folder of the programs that these tests have built
 
 	// installs means that the test of this process installs cnat itself.
 	installs bool
 
-	// shared is a controller for all namespaces, if TestMain starts one before all tests.
-	shared = &controller{}
-
-	// packages are those of the programs that TestMain builds into the folder of binary.
-	packages = []string{root}
-
-	// controllerConfig is the kubeconfig of the controllers, which TestMain may create
-	// before all tests; afterAll checks what they have done.
+	// controllerConfig is the kubeconfig of the controllers, which beforeAll may create in dir. It also builds
+	// the programs; afterAll checks what the controllers have done.
 	controllerConfig = os.Getenv("KUBECONFIG")
-	beforeAll        = func(dir string) error { return nil }
+	beforeAll        func(dir string) error
 	afterAll         = func() error { return nil }
+
+	// sharedLog returns the log of the controller that all tests share, if there is one.
+	sharedLog = func() string { return "" }
 )
 
 func TestMain(m *testing.M) {
@@ -140,26 +138,14 @@ func setUpAndRun(m *testing.M) (int, error) {
 			return 0, fmt.Errorf("apply the CRD: %w\n%s", err, out)
 		}
 	}
-	programs := os.Getenv(programsVariable)
-	if programs == "" {
-		programs = dir
-		build := exec.Command("go", slices.Concat([]string{"build", "-tags=e2e", fmt.Sprintf("-race=%v", raceEnabled), "-o", programs + "/"}, packages)...)
-		if out, err := build.CombinedOutput(); err != nil {
-			return 0, fmt.Errorf("build %v: %w\n%s", packages, err, out)
-		}
-	}
-	binary = filepath.Join(programs, "cnat-controller")
-	// Only the race detector needs cgo. Without it, most packages have been compiled.
-	if err := os.Setenv("CGO_ENABLED", "0"); err != nil {
-		return 0, err
-	}
+	programs = cmp.Or(os.Getenv(programsVariable), dir)
 	if installs {
 		return m.Run(), nil
 	}
-	if err := poll(context.Background(), "Ats to be served", areServed); err != nil {
+	if err := beforeAll(dir); err != nil {
 		return 0, err
 	}
-	if err := beforeAll(dir); err != nil {
+	if err := poll(context.Background(), "Ats to be served", areServed); err != nil {
 		return 0, err
 	}
 	if err := ownersKnown(controllerConfig); err != nil {
@@ -207,8 +193,8 @@ const (
 // ownCluster reports whether the cluster was started for one test.
 var ownCluster = os.Getenv(ownClusterVariable) != ""
 
-// ownClusters has an element for each such cluster that runs, of those that may run at once: six
-// with two processors, because they mostly wait.
+// ownClusters has an element for each such cluster that runs, of those that may run at once: six or
+// seven with two processors, because they mostly wait.
 var ownClusters = sync.OnceValue(func() chan struct{} { return make(chan struct{}, parallel()/2) })
 
 // parallel returns the number of tests that may run at once.
@@ -230,10 +216,10 @@ func inOwnCluster(t *testing.T, flags ...string) bool {
 		}
 	})
 	cmd := exec.Command("localcluster", args...)
-	cmd.Env = append(os.Environ(), programsVariable+"="+filepath.Dir(binary), ownClusterVariable+"="+t.Name())
+	cmd.Env = append(os.Environ(), programsVariable+"="+programs, ownClusterVariable+"="+t.Name())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
 	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd.Stdout, cmd.Stderr = &out, os.Stderr // where it says what it waits for
 	ended := make(chan error, 1)
 	go func() {
 		ownClusters() <- struct{}{}
@@ -443,9 +429,11 @@ func newNamespace(t *testing.T) string {
 	if !ownCluster { // which will be gone
 		// This comes last, when the controllers have ended.
 		t.Cleanup(func() {
-			for line := range strings.Lines(shared.output()) {
-				if t.Failed() && strings.Contains(line, ns.Name) {
-					t.Log(line)
+			if t.Failed() {
+				for line := range strings.Lines(sharedLog()) {
+					if strings.Contains(line, ns.Name) {
+						t.Log(line)
+					}
 				}
 			}
 			// The API server deletes many Pods one by one, which may take more than the minute that a
@@ -501,63 +489,6 @@ func poll(ctx context.Context, what string, condition wait.ConditionWithContextF
 		return fmt.Errorf("waiting for %s: %w", what, errors.Join(err, last))
 	}
 	return nil
-}
-
-// controller is a running controller process.
-type controller struct {
-	cmd    *exec.Cmd
-	exited chan error
-
-	lock sync.Mutex
-	log  bytes.Buffer
-}
-
-// launch starts a controller. It waits for its first line: before that, a signal just ends it.
-func launch(env []string, namespace string, args ...string) (*controller, error) {
-	c := &controller{exited: make(chan error, 1)}
-	c.cmd = exec.Command(binary, append([]string{
-		"-v=4", "-namespace=" + namespace, "-metrics-bind-address=127.0.0.1:0", "-health-probe-bind-address=127.0.0.1:0", // Many controllers share this machine's ports.
-	}, args...)...)
-	c.cmd.Env = slices.Concat(os.Environ(), []string{"KUBECONFIG=" + controllerConfig}, env)
-	c.cmd.Stdout, c.cmd.Stderr = c, c
-	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := c.cmd.Start(); err != nil {
-		return nil, err
-	}
-	go func() { c.exited <- c.cmd.Wait() }()
-	return c, poll(context.Background(), "the controller's first line", func(context.Context) (bool, error) {
-		return c.output() != "", nil
-	})
-}
-
-func (c *controller) Write(p []byte) (int, error) {
-	c.lock.Lock()
-	defer c.lock.Unlock()
-	return c.log.Write(p)
-}
-
-func (c *controller) output() string {
-	c.lock.Lock()
-	defer c.lock.Unlock()
-	return c.log.String()
-}
-
-// stop ends the process with the given signal, unless it has ended, and waits
-// until it is gone.
-func (c *controller) stop(signal syscall.Signal) error {
-	if c.exited == nil {
-		return nil
-	}
-	if err := c.cmd.Process.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return err
-	}
-	select {
-	case err := <-c.exited:
-		c.exited = nil
-		return err
-	case <-time.After(patience):
-		return errors.Join(errors.New("it does not end"), c.cmd.Process.Kill())
-	}
 }
 
 // waitAllowed waits until the API server authorizes the user.

@@ -80,7 +80,7 @@ func waitUninstalled(t *testing.T) {
 // TestChart compares what the chart installs with what kustomize makes of the manifests.
 func TestChart(t *testing.T) {
 	t.Parallel()
-	leftOut := slices.DeleteFunc(blocks(t, installPage, "yaml"), func(snippet string) bool { return !strings.Contains(snippet, "$patch: delete") })
+	leftOut := slices.DeleteFunc(blocks(installPage, "yaml"), func(snippet string) bool { return !strings.Contains(snippet, "$patch: delete") })
 	for name, tc := range map[string]struct {
 		kustomization string
 		namespace     string
@@ -273,41 +273,19 @@ spec:
 	return out.String()
 }
 
-// TestHelm installs the chart as it is packaged, in a namespace that enforces the level
-// restricted, upgrades it to all of its options, and uninstalls it while Pods are in every state. Nothing
-// stays behind but the CRDs.
-func TestHelm(t *testing.T) {
-	if !inOwnCluster(t, "--node") {
-		return
-	}
-	const namespace = "cnat-helm"
-	buildImage(t)
-	kubectl(t, stubs(), "apply", "-f", "-")
-	before, err := clusterObjects(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	kubectl(t, "", "create", "namespace", namespace)
-	kubectl(t, "", "label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
-	logFailure(t, namespace)
-	must := func(args ...string) string {
+// tryChart runs an At with the chart of docs/install.md, in a namespace that enforces the level restricted, and upgrades it
+// to the chart as it is packaged, with all of its options. It returns a namespace with Pods in every state.
+func tryChart(t *testing.T) (ats string) {
+	t.Helper()
+	const namespace = systemNamespace
+	must := func(args ...string) {
 		t.Helper()
-		out, err := helm(t, append(args, "--namespace="+namespace)...)
-		if err != nil {
+		if _, err := helm(t, append(args, "--namespace="+namespace)...); err != nil {
 			t.Fatal(err)
 		}
-		return out
 	}
-	dir := t.TempDir()
-	must("package", chart, "--destination="+dir)
-	packaged, err := filepath.Glob(dir + "/cnat-*.tgz")
-	if err != nil || len(packaged) != 1 {
-		t.Fatalf("helm package made %v: %v", packaged, err)
-	}
-
-	must("install", "cnat", packaged[0], "--wait", "--timeout="+patience.String())
 	eventually(t, "Ats to be served", areServed)
-	ats := newNamespace(t)
+	ats = newNamespace(t)
 	complete := func(name string) {
 		t.Helper()
 		waitFor(t, ats, "Complete", "at/"+name)
@@ -318,6 +296,12 @@ func TestHelm(t *testing.T) {
 	// As cert-manager would.
 	certificate := metricsCertificate(t, namespace)
 	createAt(t, newAt(ats, "pending", time.Now().Add(time.Hour), "true"))
+	dir := t.TempDir()
+	must("package", chart, "--destination="+dir)
+	packaged, err := filepath.Glob(dir + "/cnat-*.tgz")
+	if err != nil || len(packaged) != 1 {
+		t.Fatalf("helm package made %v: %v", packaged, err)
+	}
 	must("upgrade", "cnat", packaged[0], "--wait", "--timeout="+patience.String(), "--set=replicas=1", "--set=args={-metrics-namespaces=7}",
 		"--set=restarts.enabled=true", "--set=restarts.annotations=true", "--set=monitoring.enabled=true", "--set=metrics.certificate=true")
 	kubectl(t, "", "patch", "-n", ats, "at/pending", "--type=merge", "-p", `{"spec":{"schedule":"2000-01-01T00:00:00Z"}}`)
@@ -349,12 +333,12 @@ func TestHelm(t *testing.T) {
 	kubectl(t, "", "delete", "namespace", "monitoring")
 
 	busy(t, ats)
-	if out, err := helm(t, "uninstall", "cnat", "--wait", "--timeout="+patience.String(), "--namespace="+namespace); err != nil {
-		if !stillExists(err.Error()) {
-			t.Fatal(err, out)
-		}
-		waitUninstalled(t)
-	}
+	return ats
+}
+
+// wantChartGone checks that helm uninstall has left the CRDs and the Ats, and nothing else, and that the chart can be installed again.
+func wantChartGone(t *testing.T, ats string) {
+	t.Helper()
 	kinds := "deployments,services,serviceaccounts,roles,rolebindings,networkpolicies,poddisruptionbudgets,servicemonitors,prometheusrules,certificates,issuers"
 	if left := kubectl(t, "", "get", kinds, "-A", "-l", "app.kubernetes.io/name=cnat-controller", "-o", "name"); left != "" {
 		t.Errorf("there is left: %s", left)
@@ -362,15 +346,11 @@ func TestHelm(t *testing.T) {
 	for _, at := range []string{"first", "pending", "running"} {
 		kubectl(t, "", "get", "-n", ats, "at/"+at)
 	}
-	// The release can be installed again with the CRDs that were kept.
-	must("install", "cnat", packaged[0], "--dry-run=server")
-
-	// This would wait for ever for a Pod or an At that has kept its finalizer.
-	kubectl(t, "", "delete", "namespace", ats, namespace)
-	kubectl(t, "", "delete", "-f", crd)
-	if err := nothingLeft(t.Context(), before); err != nil {
+	if _, err := helm(t, "install", "cnat", chart, "--dry-run=server", "--namespace="+systemNamespace); err != nil {
 		t.Error(err)
 	}
+	// This would wait for ever for a Pod or an At that has kept its finalizer.
+	kubectl(t, "", "delete", "namespace", ats)
 }
 
 // metricsCertificate makes the Secret that cert-manager would make, and returns what verifies

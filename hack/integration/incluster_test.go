@@ -25,13 +25,15 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
 const (
@@ -41,17 +43,15 @@ const (
 	systemNamespace = "cnat-system"
 )
 
-// The tests run with the policies, and with one controller for all. Those with a cluster of their own install that themselves.
+// Those with a cluster of their own install cnat themselves.
 func init() {
-	installs = ownCluster
-	beforeAll = func(string) (err error) {
-		if out, err := runKubectl(context.Background(), "", "apply", "-f", policies); err != nil {
-			return fmt.Errorf("apply the policies: %w\n%s", err, out)
-		}
-		shared, err = launch(nil, metav1.NamespaceAll, "-restart-annotations", "-rehearsals=100", "-rehearsals-per-namespace=100")
-		return err
+	installs, beforeAll = ownCluster, installAsReadme
+	sharedLog = func() string {
+		out, err := runKubectl(context.Background(), "", "logs", "-n", systemNamespace, "--tail=-1", "--selector=app.kubernetes.io/name=cnat-controller")
+		return fmt.Sprint(out, err)
 	}
-	afterAll = func() error { return shared.stop(syscall.SIGTERM) }
+	// Without the race detector, nothing needs cgo, and most packages have been compiled.
+	_ = os.Setenv("CGO_ENABLED", "0")
 }
 
 // TestInCluster installs the controller with its manifests in a namespace that enforces
@@ -62,7 +62,7 @@ func TestInCluster(t *testing.T) {
 	if !inOwnCluster(t, "--node") {
 		return
 	}
-	buildImage(t)
+	loadImage(t, imageArchive())
 	before, err := clusterObjects(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -101,7 +101,7 @@ func TestInCluster(t *testing.T) {
 	runs("second")
 
 	// An administrator installs the permissions for restarts separately.
-	kubectl(t, "", "create", "deployment", "web", "-n", namespace, "--image=busybox:1.37.0", "--", "sleep", "3600")
+	kubectl(t, "", "create", "deployment", "web", "-n", namespace, "--image=busybox:1.37.0", "--", "sh", "-c", untilStopped)
 	waitRollout(t, namespace, "deployment/web")
 	createAt(t, newRestart(namespace, v1alpha1.RestartDeployment))
 	blocked := waitBlocked(t, namespace, v1alpha1.ReasonRestartForbidden)
@@ -109,7 +109,7 @@ func TestInCluster(t *testing.T) {
 	kubectl(t, "", "apply", "-f", restarts)
 	waitFor(t, namespace, "Complete", "at/at")
 
-	// TestReadme and TestHelm uninstall it in other ways.
+	// TestOutside and TestHelm uninstall it in other ways.
 	busy(t, namespace)
 	kubectl(t, "", "delete", "namespace", systemNamespace)
 	// This would wait for ever for a Pod or an At that has kept its finalizer.
@@ -178,7 +178,11 @@ func tryNamespaced(t *testing.T) {
 	waitFor(t, namespace, "Complete", "at/at")
 	waitPhase(t, other, "at", v1alpha1.PhasePending)
 
-	createAt(t, newAt(namespace, "runs", time.Now(), "trap 'exit 0' TERM; sleep 3600 & wait"))
+	runs := newAt(namespace, "runs", time.Now(), untilStopped)
+	// The deletion of a namespace waits for half of the grace period of its Pods.
+	runs.Spec.Template = &corev1.PodTemplateSpec{Spec: plan.NewPod(runs, plan.Defaults{Image: "busybox:1.37.0"}).Spec}
+	runs.Spec.Template.Spec.TerminationGracePeriodSeconds = ptr.To[int64](4)
+	createAt(t, runs)
 	waitPhase(t, namespace, "runs", v1alpha1.PhaseRunning)
 	kubectl(t, "", "delete", "namespace", namespace)
 	// Controllers that start now are refused and wait. The leader releases their permissions all the same.
@@ -189,12 +193,14 @@ func tryNamespaced(t *testing.T) {
 	kubectl(t, "", "delete", "namespace", home, other)
 }
 
+// untilStopped is a command that ends when it is stopped.
+const untilStopped = "trap 'exit 0' TERM; sleep 3600 & wait"
+
 // busy returns when a namespace has Pods and Ats with finalizers in every state.
 func busy(t *testing.T, namespace string) {
 	t.Helper()
-	const sleep = "trap 'exit 0' TERM; sleep 3600 & wait"
-	createAt(t, newAt(namespace, "running", time.Now(), sleep))
-	nodes := newAt(namespace, "nodes", time.Now(), sleep)
+	createAt(t, newAt(namespace, "running", time.Now(), untilStopped))
+	nodes := newAt(namespace, "nodes", time.Now(), untilStopped)
 	nodes.Spec.Nodes = &v1alpha1.AtNodes{Selector: metav1.LabelSelector{}}
 	createAt(t, nodes)
 	cronAt := &v1alpha1.CronAt{
@@ -218,7 +224,7 @@ func busy(t *testing.T, namespace string) {
 	createAt(t, newAt(namespace, "ended", time.Now(), "true"))
 	waitPhase(t, namespace, "ended", v1alpha1.PhaseDone)
 	for _, name := range []string{"new-1", "new-2", "new-3"} {
-		createAt(t, newAt(namespace, name, time.Now(), sleep))
+		createAt(t, newAt(namespace, name, time.Now(), untilStopped))
 	}
 	eventually(t, "a new Pod", func(ctx context.Context) (bool, error) {
 		_, err := kubeClient.CoreV1().Pods(namespace).Get(ctx, "new-1-pod", metav1.GetOptions{})

@@ -29,7 +29,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -67,12 +66,9 @@ func newFleet(t *testing.T, namespace string, names ...string) *fleet {
 // same time.
 func (f *fleet) name(short string) string { return f.namespace + "-" + short }
 
-func (f *fleet) add(t *testing.T, short string, edits ...func(*corev1.Node)) {
+func (f *fleet) add(t *testing.T, short string) {
 	t.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: f.name(short), Labels: map[string]string{"fleet": f.namespace}}}
-	for _, edit := range edits {
-		edit(node)
-	}
 	if _, err := kubeClient.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -115,29 +111,6 @@ func wantCreated(t *testing.T, namespace string, want ...string) {
 	if slices.Sort(want); !slices.Equal(got, want) {
 		t.Errorf("Pods were created %v, want %v", got, want)
 	}
-}
-
-// TestNodes runs an At on three nodes, and on none of those that are cordoned, tainted or virtual. What two controllers
-// do with maxConcurrent is in every interleaving.
-func TestNodes(t *testing.T) {
-	t.Parallel()
-	namespace := newNamespace(t)
-	f := startFleet(t, namespace, "a", "b", "c")
-	f.add(t, "cordoned", func(node *corev1.Node) { node.Spec.Unschedulable = true })
-	f.add(t, "tainted", func(node *corev1.Node) {
-		node.Spec.Taints = []corev1.Taint{{Key: "dedicated", Effect: corev1.TaintEffectNoSchedule}}
-	})
-	f.add(t, "virtual", func(node *corev1.Node) { node.Labels["type"] = "virtual-kubelet" })
-	startController(t, namespace)
-	at := newNodesAt(f)
-	at.Spec.Nodes.MaxConcurrent = ptr.To(intstr.FromInt32(1))
-	createAt(t, at)
-	wantEnd(t, waitPhase(t, namespace, "at", v1alpha1.PhaseDone), v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
-	wantOutput(t, kubectl(t, "", "get", "-n", namespace, "at/at"), `NODES +AGE\n.* 3/3 `)
-
-	kubectl(t, "", "delete", "-n", namespace, "--cascade=foreground", "at/at")
-	waitGone(t, namespace, "ats", "pods")
-	wantCreated(t, namespace, "at-"+f.name("a")+"-pod", "at-"+f.name("b")+"-pod", "at-"+f.name("c")+"-pod")
 }
 
 // TestNodesSecret has a user who may write Ats and Pods in a namespace whose quota admits no

@@ -1,4 +1,4 @@
-//go:build (integration || e2e) && !race
+//go:build integration && !race
 
 /*
 Copyright The cnat Authors.

@@ -53,6 +53,7 @@ import (
 const (
 	deploy           = root + "/artifacts/deploy"
 	restarts         = root + "/artifacts/restarts"
+	annotations      = restarts + "/annotations"
 	systemNamespace  = "cnat-system"
 	serviceAccount   = "cnat-controller"
 	serviceAccountID = "system:serviceaccount:" + systemNamespace + ":" + serviceAccount
@@ -66,9 +67,18 @@ func init() {
 	beforeAll, afterAll = becomeServiceAccount, compareGranted
 }
 
-// becomeServiceAccount creates the prerequisites of these tests in dir before all of
-// them.
+// controllerBinary returns the path of the controller.
+func controllerBinary() string { return filepath.Join(programs, "cnat-controller") }
+
+// becomeServiceAccount builds the controller, unless another process has, and creates the prerequisites of
+// these tests in dir.
 func becomeServiceAccount(dir string) error {
+	if !ownCluster {
+		build := exec.Command("go", "build", fmt.Sprintf("-race=%v", raceEnabled), "-o", controllerBinary(), root)
+		if out, err := build.CombinedOutput(); err != nil {
+			return fmt.Errorf("build the controller: %w\n%s", err, out)
+		}
+	}
 	apply := exec.Command("kubectl", "apply", "-f", deploy+"/00-namespace.yaml", "-f", deploy+"/rbac.yaml", "-f", deploy+"/roles.yaml", "-f", deploy+"/policy", "-f", restarts, "-f", annotations)
 	if out, err := apply.CombinedOutput(); err != nil {
 		return fmt.Errorf("apply the RBAC and the policies: %w\n%s", err, out)

@@ -23,6 +23,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -59,45 +60,126 @@ const (
 	tutorialPage = "docs/tutorial.md"
 )
 
-// archive is the image that README.md builds.
+// archive is the image of README.md.
 const archive = "cnat-controller.tar"
 
 // tableHeader matches the header of a table that kubectl prints.
 var tableHeader = regexp.MustCompile(`(?m)^[A-Z]+(?: +[A-Z]+)+ *$`)
 
-// TestInstall and TestOutside run the commands of docs/install.md: those up to the controller outside of the cluster, and from
-// there on. Neither finds anything of cnat, and each waits for minutes.
-func TestInstall(t *testing.T) {
-	commands := consoleCommands(t, installPage)
-	testWholeCluster(t, installPage, commands[:slices.Index(commands, "go build")])
-}
+// imageArchive returns the path of the image that README.md builds.
+func imageArchive() string { return filepath.Join(programs, archive) }
 
-func TestOutside(t *testing.T) {
-	commands := consoleCommands(t, installPage)
-	testWholeCluster(t, installPage, commands[slices.Index(commands, "go build"):])
-}
+// pluginDir returns the folder of kubectl-at, which README.md builds.
+func pluginDir() string { return filepath.Join(programs, "bin") }
 
-// TestReadme installs as README.md says, and runs the commands of docs/production.md before it removes that.
-func TestReadme(t *testing.T) {
-	commands, more := consoleCommands(t, readmePage), consoleCommands(t, productionPage)
-	last := slices.Index(commands, more[len(more)-1])
-	if !strings.Contains(strings.Join(commands, "\n"), more[0]+"\n"+more[1]+"\n") || last < 0 {
-		t.Fatalf("%s does not begin and end as %s installs and removes: %q", productionPage, readmePage, more)
+// cut returns the commands of a page before the first one that begins with a text, and from there on.
+func cut(page string, commands []string, text string) (before, after []string) {
+	i := slices.IndexFunc(commands, func(command string) bool { return strings.HasPrefix(command, text) })
+	if i < 0 {
+		panic(fmt.Sprintf("%s has no command %s: %q", page, text, commands))
 	}
-	testWholeCluster(t, readmePage, slices.Insert(commands, last, more[2:len(more)-1]...))
+	return commands[:i], commands[i:]
 }
 
-// testWholeCluster runs the commands of a page about the whole cluster, as they stand there,
-// in its own cluster.
-func testWholeCluster(t *testing.T, page string, commands []string) {
-	t.Helper()
+// installAsReadme installs cnat as README.md says, for all tests that share a cluster. Some of them need more
+// permissions, restart annotations, and many rehearsals at once.
+func installAsReadme(dir string) error {
+	r, err := newReader(dir, metav1.NamespaceDefault)
+	if err != nil {
+		return err
+	}
+	// With what it requests, it would hardly get time from two busy processors.
+	patch := `[{"op": "replace", "path": "/spec/template/spec/containers/0/resources/requests/cpu", "value": "500m"}`
+	for _, arg := range []string{"-v=4", "-restart-annotations", "-rehearsals=100", "-rehearsals-per-namespace=100"} {
+		patch += fmt.Sprintf(`, {"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": %q}`, arg)
+	}
+	commands, _ := cut(readmePage, consoleCommands(readmePage), "kubectl at ")
+	for _, command := range commands {
+		switch {
+		case strings.HasPrefix(command, "export PATH="):
+			continue // All readers have that folder there.
+		case strings.HasPrefix(command, "kind load image-archive "):
+			if out, err := load(imageArchive()); err != nil {
+				return fmt.Errorf("load the image: %w\n%s", err, out)
+			}
+			continue
+		case strings.HasPrefix(command, "hack/build-image.sh "):
+			command = strings.ReplaceAll(command, archive, imageArchive())
+		case strings.HasPrefix(command, "kubectl apply "):
+			command += " -f artifacts/restarts -f artifacts/restarts/annotations && kubectl patch -n cnat-system deployment/cnat-controller --type=json -p '" + patch + "]'"
+		}
+		if out, err := r.try(context.Background(), command); err != nil {
+			return fmt.Errorf("%s: %w\n%s", command, err, out)
+		}
+	}
+	return nil
+}
+
+// TestReadme runs the other commands of README.md, up to the removal, which TestOutside tries, and those of docs/install.md
+// that run an example.
+func TestReadme(t *testing.T) {
+	t.Parallel()
+	_, commands := cut(readmePage, consoleCommands(readmePage), "kubectl at ")
+	commands, _ = cut(readmePage, commands, uninstall)
+	_, example := cut(installPage, consoleCommands(installPage), "kubectl apply -f artifacts/examples/")
+	r := readerOf(t, newNamespace(t))
+	var all strings.Builder
+	for _, command := range slices.Concat(commands, example[:3]) {
+		out := progress.ReplaceAllString(r.run(t, command), "")
+		all.WriteString(out)
+		if strings.Contains(command, " logs ") && out != "YAY\n" {
+			t.Errorf("%s: got %q, want YAY", command, out)
+		}
+	}
+	wantLines(t, all.String(), blocks(readmePage, "text"))
+}
+
+// uninstall is the command that removes what README.md and docs/production.md install.
+const uninstall = "kubectl delete -f artifacts/install.yaml"
+
+// TestHelm runs the commands of docs/install.md for kustomize and Helm. Between the installation and the removal
+// with Helm, it tries all options of the chart.
+func TestHelm(t *testing.T) {
 	if !inOwnCluster(t, "--node") {
 		return
 	}
-	if page != readmePage {
-		buildImage(t)
+	logFailure(t, systemNamespace)
+	kubectl(t, stubs(), "apply", "-f", "-")
+	before, err := clusterObjects(t.Context())
+	if err != nil {
+		t.Fatal(err)
 	}
-	r := newReader(t, metav1.NamespaceDefault)
+	_, commands := cut(installPage, consoleCommands(installPage), "kubectl apply -k ")
+	commands, _ = cut(installPage, commands, "go build")
+	install, remove := cut(installPage, commands, "helm uninstall ")
+	loadImage(t, imageArchive())
+	runInstallation(t, install)
+	ats := tryChart(t)
+	runInstallation(t, remove[:1])
+	wantChartGone(t, ats)
+	runInstallation(t, remove[1:])
+	if err := nothingLeft(t.Context(), before); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestOutside runs the commands of docs/install.md from the controller outside of the cluster on, and before the removal those
+// of docs/production.md.
+func TestOutside(t *testing.T) {
+	if !inOwnCluster(t, "--node") {
+		return
+	}
+	_, commands := cut(installPage, consoleCommands(installPage), "go build")
+	production, _ := cut(productionPage, consoleCommands(productionPage), uninstall)
+	before, after := cut(installPage, commands, uninstall)
+	loadImage(t, imageArchive())
+	runInstallation(t, slices.Concat(before, production, after))
+}
+
+// runInstallation runs commands of docs/install.md as they stand there, in a cluster of its own.
+func runInstallation(t *testing.T, commands []string) {
+	t.Helper()
+	r := readerOf(t, metav1.NamespaceDefault)
 	var controller *exec.Cmd
 	var log bytes.Buffer
 	t.Cleanup(func() {
@@ -105,28 +187,14 @@ func testWholeCluster(t *testing.T, page string, commands []string) {
 			_ = controller.Process.Kill()
 			_ = controller.Wait()
 		}
-		if page == readmePage {
-			_ = os.Remove(filepath.Join(root, archive))
-		}
 		if t.Failed() {
 			t.Logf("the controller's log:\n%s", log.String())
 		}
 	})
 	// What a reader replaces.
 	own := strings.NewReplacer("DIRECTORY", kustomization(t))
-	var all strings.Builder
 	for _, command := range commands {
-		command = own.Replace(command)
 		switch {
-		case strings.HasPrefix(command, "hack/demo.sh"), strings.HasPrefix(command, "hack/test.sh"):
-			continue // .ci/run runs them.
-		case strings.HasPrefix(command, "docker "), strings.HasPrefix(command, "export PATH="):
-			continue // There is no Docker, and the reader's PATH has that folder.
-		case strings.HasPrefix(command, "hack/build-image.sh ") && page != readmePage:
-			continue // Another process runs it, in the same folder.
-		case strings.HasPrefix(command, "kind load image-archive "):
-			loadImage(t, filepath.Join(root, archive))
-			continue
 		case strings.HasPrefix(command, "./cnat-controller"):
 			// The signal is for the controller, not for the shell; and it is not waited for.
 			controller = r.shell(context.Background(), "exec "+command)
@@ -138,28 +206,23 @@ func testWholeCluster(t *testing.T, page string, commands []string) {
 			continue
 		case strings.HasPrefix(command, "kubectl delete -f artifacts/examples/cnat-crd.yaml"), strings.HasPrefix(command, "kubectl delete -k "):
 			waitCollector(t, "default") // Otherwise, the Pods may stay for minutes, and keep their names.
-		case strings.HasPrefix(command, "kubectl delete -f artifacts/install.yaml"):
+		case command == uninstall:
 			waitCollector(t, "default")
 			// There is something to stop.
-			createAt(t, newAt("default", "runs", time.Now(), "trap 'exit 0' TERM; sleep 3600 & wait"))
+			createAt(t, newAt("default", "runs", time.Now(), untilStopped))
 			waitPhase(t, "default", "runs", v1alpha1.PhaseRunning)
 		case strings.HasPrefix(command, "kubectl get pods -A -l"):
 			leavePod(t)
 		}
-		out := r.run(t, command)
-		all.WriteString(out)
+		out := r.run(t, own.Replace(command))
 		switch {
-		case strings.HasPrefix(command, "kubectl delete -f artifacts/install.yaml"):
+		case command == uninstall:
 			eventually(t, "the Pods to be gone", func(context.Context) (bool, error) {
 				return kubectl(t, "", "get", "pods", "-A", "-l", v1alpha1.LabelAtUID, "-o", "name") == "", nil
 			})
 		case strings.HasPrefix(command, "kubectl delete -f artifacts/examples/cnat-crd.yaml"):
 			if err := errors.Join(controller.Process.Signal(syscall.SIGTERM), controller.Wait()); err != nil {
 				t.Fatalf("the controller ended badly: %v", err)
-			}
-		case strings.HasPrefix(command, "kubectl at now + 1 minute"):
-			if !strings.HasSuffix(progress.ReplaceAllString(out, ""), "\nYAY\n") {
-				t.Errorf("%s: got %q, want YAY at the end", command, out)
 			}
 		case strings.HasPrefix(command, "kubectl logs example-at-pod"):
 			if out != "YAY\n" {
@@ -169,7 +232,6 @@ func testWholeCluster(t *testing.T, page string, commands []string) {
 			waitEvents(t, at, map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1, v1alpha1.ReasonCompleted: 1})
 		}
 	}
-	wantLines(t, all.String(), blocks(t, page, "text"))
 }
 
 // TestDocs runs the commands of the other pages, each page in a namespace of its own.
@@ -213,11 +275,11 @@ func TestDocs(t *testing.T) {
 		"docs/tasks/failures.md": func(t *testing.T, namespace string) {
 			t.Helper()
 			loadKubectl(t, namespace)
-			loadImage(t, "registry.example.com/kubectl-at:v0.1.0="+filepath.Join(filepath.Dir(binary), "kubectl-at"))
+			loadImage(t, "registry.example.com/kubectl-at:v0.1.0="+filepath.Join(pluginDir(), "kubectl-at"))
 		},
 	}
-	for _, page := range pages(t) {
-		commands := consoleCommands(t, page)
+	for _, page := range pages() {
+		commands := consoleCommands(page)
 		if len(commands) == 0 || slices.Contains([]string{readmePage, installPage, productionPage}, page) {
 			continue
 		}
@@ -227,20 +289,20 @@ func TestDocs(t *testing.T) {
 			if prepare := prepare[page]; prepare != nil {
 				prepare(t, namespace)
 			}
-			r := newReader(t, namespace)
+			r := readerOf(t, namespace)
 			var all strings.Builder
 			for _, command := range commands {
 				// What a reader replaces.
 				out := r.run(t, strings.ReplaceAll(command, "--serviceaccount=default:", "--serviceaccount="+namespace+":"))
 				all.WriteString(out)
-				if strings.Contains(command, "{.status.message}") && !strings.Contains(readPage(t, page), out) {
+				if strings.Contains(command, "{.status.message}") && !strings.Contains(readPage(page), out) {
 					t.Errorf("%s prints this, which the page does not have:\n%s", command, out)
 				}
 			}
 			if page == tutorialPage {
-				wantLines(t, all.String(), blocks(t, page, "text"))
+				wantLines(t, all.String(), blocks(page, "text"))
 			}
-			if strings.Contains(readPage(t, page), "\n## Clean up\n") {
+			if strings.Contains(readPage(page), "\n## Clean up\n") {
 				wantNothingLeft(t, namespace)
 			}
 		})
@@ -337,8 +399,8 @@ func TestQuoted(t *testing.T) {
 	custom := regexp.MustCompile(`custom-columns=(\S+)`)
 	namespace := newNamespace(t)
 	tables, objects := 0, 0
-	for _, page := range pages(t) {
-		text := readPage(t, page)
+	for _, page := range pages() {
+		text := readPage(page)
 		for _, match := range custom.FindAllStringSubmatch(text, -1) {
 			var columns []string
 			for column := range strings.SplitSeq(match[1], ",") {
@@ -354,7 +416,7 @@ func TestQuoted(t *testing.T) {
 				t.Errorf("%s quotes a table with these columns, which nothing prints: %s", page, line)
 			}
 		}
-		for _, block := range blocks(t, page, "yaml") {
+		for _, block := range blocks(page, "yaml") {
 			if strings.HasPrefix(block, "apiVersion: cnat.") {
 				objects++
 				kubectl(t, block, "apply", "--dry-run=server", "-n", namespace, "-f", "-")
@@ -379,7 +441,7 @@ func kustomization(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := strings.NewReplacer("- artifacts/", "- "+relative+"/artifacts/", "registry.example.com/", "").Replace(blocks(t, installPage, "yaml")[0])
+	text := strings.NewReplacer("- artifacts/", "- "+relative+"/artifacts/", "registry.example.com/", "").Replace(blocks(installPage, "yaml")[0])
 	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -391,33 +453,30 @@ type reader struct {
 	env []string
 }
 
-// newReader returns a reader with a home of their own, whose kubeconfig has the namespace, and
-// who has installed kubectl at.
-func newReader(t *testing.T, namespace string) *reader {
-	t.Helper()
+// newReader returns a reader with a home, whose kubeconfig has the namespace, and who has installed kubectl at.
+func newReader(home, namespace string) (*reader, error) {
 	config, err := clientcmd.LoadFromFile(os.Getenv("KUBECONFIG"))
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	config.Contexts[config.CurrentContext].Namespace = namespace
-	home := t.TempDir()
 	path := filepath.Join(home, ".kube", "config")
-	if err := clientcmd.WriteToFile(*config, path); err != nil {
-		t.Fatal(err)
-	}
-	dir, err := plugin()
-	if err != nil {
-		t.Fatal(err)
-	}
 	// go finds its caches by HOME.
-	caches, err := exec.Command("go", "env", "GOCACHE", "GOMODCACHE").Output()
+	caches, cachesErr := exec.Command("go", "env", "GOCACHE", "GOMODCACHE").Output()
+	lines := append(strings.Fields(string(caches)), "", "")
+	return &reader{env: append(os.Environ(), "HOME="+home, "KUBECONFIG="+path, "PATH="+pluginDir()+":"+os.Getenv("PATH"), "GOCACHE="+lines[0], "GOMODCACHE="+lines[1], "TZ=UTC",
+		// On a slow machine, a preflight takes longer than 2 s.
+		"KUBECTL_AT_PATIENCE=6s")}, errors.Join(cachesErr, clientcmd.WriteToFile(*config, path))
+}
+
+// readerOf returns a reader with a home of their own, who uses a namespace.
+func readerOf(t *testing.T, namespace string) *reader {
+	t.Helper()
+	r, err := newReader(t.TempDir(), namespace)
 	if err != nil {
 		t.Fatal(err)
 	}
-	lines := strings.Fields(string(caches))
-	return &reader{env: append(os.Environ(), "HOME="+home, "KUBECONFIG="+path, "PATH="+filepath.Join(home, "bin")+":"+dir+":"+os.Getenv("PATH"), "GOCACHE="+lines[0], "GOMODCACHE="+lines[1], "TZ=UTC",
-		// On a slow machine, a preflight takes longer than 2 s.
-		"KUBECTL_AT_PATIENCE=6s")}
+	return r
 }
 
 // shell returns a shell that runs a command where the README says to.
@@ -428,12 +487,25 @@ func (r *reader) shell(ctx context.Context, command string) *exec.Cmd {
 	return shell
 }
 
-// run runs a command and returns what it prints.
+// run is try for a test that needs the command to succeed.
 func (r *reader) run(t *testing.T, command string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	out, err := r.try(t.Context(), command)
+	if err != nil && strings.HasPrefix(command, "helm uninstall ") && stillExists(out) {
+		waitUninstalled(t)
+		err = nil
+	}
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", command, err, out)
+	}
+	return out
+}
+
+// try runs a command and returns what it prints.
+func (r *reader) try(ctx context.Context, command string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	defer announce(t.Name() + ": " + command)()
+	defer announce(command)()
 	// A slow machine needs more time than a reader's.
 	command = regexp.MustCompile(`--timeout=\w+`).ReplaceAllLiteralString(command, "--timeout="+patience.String())
 	if time.Now().UTC().Hour() < 2 { // It must not run while the page is read.
@@ -450,14 +522,7 @@ func (r *reader) run(t *testing.T, command string) string {
 		shell.Env = append(shell.Env, "KUBECTL_AT_PATIENCE="+patience.String())
 	}
 	out, err := shell.CombinedOutput()
-	if err != nil && strings.HasPrefix(command, "helm uninstall ") && stillExists(string(out)) {
-		waitUninstalled(t)
-		err = nil
-	}
-	if err != nil {
-		t.Fatalf("%s: %v\n%s", command, err, out)
-	}
-	return string(out)
+	return string(out), err
 }
 
 // leavePod leaves a Pod behind as a controller does that is removed too early, and
@@ -487,8 +552,7 @@ func leavePod(t *testing.T) {
 }
 
 // pages returns the pages of the documentation.
-func pages(t *testing.T) []string {
-	t.Helper()
+func pages() []string {
 	found := []string{readmePage}
 	err := fs.WalkDir(os.DirFS(root), "docs", func(path string, _ fs.DirEntry, err error) error {
 		if strings.HasSuffix(path, ".md") {
@@ -497,17 +561,16 @@ func pages(t *testing.T) []string {
 		return err
 	})
 	if err != nil {
-		t.Fatal(err)
+		panic(err)
 	}
 	return found
 }
 
 // consoleCommands returns the commands of the console blocks of a page: its lines, and with a
 // line the here-document that it begins.
-func consoleCommands(t *testing.T, page string) []string {
-	t.Helper()
+func consoleCommands(page string) []string {
 	var commands []string
-	for _, block := range blocks(t, page, "console") {
+	for _, block := range blocks(page, "console") {
 		command := ""
 		for line := range strings.Lines(block) {
 			command += line
@@ -518,7 +581,7 @@ func consoleCommands(t *testing.T, page string) []string {
 			command = ""
 		}
 		if command != "" {
-			t.Fatalf("%s has a here-document that does not end: %s", page, command)
+			panic(page + " has a here-document that does not end: " + command)
 		}
 	}
 	return commands
@@ -528,10 +591,9 @@ func consoleCommands(t *testing.T, page string) []string {
 var block = regexp.MustCompile("(?ms)^( *)```([^\n]+)\n(.*?)^ *```$")
 
 // blocks returns the blocks of a page in a language.
-func blocks(t *testing.T, page, language string) []string {
-	t.Helper()
+func blocks(page, language string) []string {
 	var found []string
-	for _, match := range block.FindAllStringSubmatch(readPage(t, page), -1) {
+	for _, match := range block.FindAllStringSubmatch(readPage(page), -1) {
 		if match[2] == language {
 			found = append(found, regexp.MustCompile("(?m)^"+match[1]).ReplaceAllLiteralString(match[3], ""))
 		}
@@ -539,11 +601,10 @@ func blocks(t *testing.T, page, language string) []string {
 	return found
 }
 
-func readPage(t *testing.T, page string) string {
-	t.Helper()
+func readPage(page string) string {
 	text, err := os.ReadFile(filepath.Join(root, page))
 	if err != nil {
-		t.Fatal(err)
+		panic(err)
 	}
 	return string(text)
 }

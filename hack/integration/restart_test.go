@@ -172,3 +172,25 @@ func TestRestartWrites(t *testing.T) {
 		t.Errorf("generation %d, the annotation belongs to (-want +got):\n%s", deployment.Generation, diff)
 	}
 }
+
+// TestRestartAnnotation annotates a workload: a CronAt follows, and is deleted with the workload. A schedule
+// that only the API server refuses, with a no-break space, is reported once.
+func TestRestartAnnotation(t *testing.T) {
+	t.Parallel()
+	namespace := newNamespace(t)
+	startController(t, namespace, "-restart-annotations")
+	kubectl(t, annotatable("Deployment", "web", fmt.Sprintf("%q: %q", scheduleAnnotation, "0 3 * * 1-5")), "create", "-n", namespace, "-f", "-")
+	cronAt := waitNamedCronAt(t, namespace, "deployment-web", "to be followed", func(cronAt *v1alpha1.CronAt) bool {
+		return hasSchedule("0 3 * * 1-5")(cronAt) && cronAt.Status.NextScheduleTime != nil
+	})
+	if owner := metav1.GetControllerOf(cronAt); owner == nil || owner.Kind != "Deployment" || owner.Name != "web" {
+		t.Errorf("the owners are %v", cronAt.OwnerReferences)
+	}
+	kubectl(t, "", "annotate", "-n", namespace, "--overwrite", "deployment/web", scheduleAnnotation+"=0\u00a04 * * *")
+	eventually(t, "the event", func(context.Context) (bool, error) {
+		events := kubectl(t, "", "get", "events", "-n", namespace, "--field-selector", "type=Warning,reason="+v1alpha1.ReasonCronAtRefused)
+		return strings.Count(events, "must be a cron expression") == 1, nil
+	})
+	kubectl(t, "", "delete", "-n", namespace, "deployment/web")
+	waitGone(t, namespace, "cronats")
+}
