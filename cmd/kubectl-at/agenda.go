@@ -166,12 +166,15 @@ func (c *cli) fill(found *agenda, flags *agendaFlags) error {
 	return err
 }
 
-// listIfAllowed returns the objects of a kind. If the user may not list them, or the cluster does not know
-// them, it says so and returns none: an agenda without them is of use, too.
+// listIfAllowed returns the objects of a kind. If the user may not list them, it says so and returns none: an agenda
+// without them is of use, too. A cluster that does not know the kind has none.
 func listIfAllowed[T runtime.Object](c *cli, kind, selector string) ([]T, error) {
 	all, err := listOf[T](c, kind, selector)
-	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
+	switch {
+	case apierrors.IsForbidden(err):
 		c.say("Cannot list %s: %v", kind, err)
+		return nil, nil
+	case apierrors.IsNotFound(err):
 		return nil, nil
 	}
 	return all, err
