@@ -115,17 +115,15 @@ func (c *cli) setBounds(flags *agendaFlags, found *agenda) (err error) {
 	if flags.exitCode && flags.since == "" {
 		return usageError("--exit-code is about what has run: set --since, too")
 	}
-	found.From = c.now().Truncate(time.Second)
-	found.Until = found.From
-	if flags.since == "" {
-		found.Until = found.From.Add(day)
-	} else if found.From, err = c.bound("since", flags.since, -1); err != nil {
+	since, until := cmp.Or(flags.since, "0s"), "24h"
+	if flags.since != "" {
+		until = "0s"
+	}
+	if found.From, err = c.bound("since", since, -1); err != nil {
 		return err
 	}
-	if flags.until != "" {
-		if found.Until, err = c.bound("until", flags.until, 1); err != nil {
-			return err
-		}
+	if found.Until, err = c.bound("until", cmp.Or(flags.until, until), 1); err != nil {
+		return err
 	}
 	if !found.Until.After(found.From) {
 		return usageError("the agenda ends at %s, before it begins: for what has run, write %s", c.shown(found.Until), c.kubectl("at agenda --since 12h"))
