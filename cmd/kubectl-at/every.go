@@ -106,12 +106,20 @@ func (o *every) create(cmd *cobra.Command, words, command []string) error {
 		return err
 	}
 	now := o.now().Truncate(time.Second)
-	cronAt, err := o.newCronAt(words, command, now)
+	from, err := o.describe(command)
+	if err != nil {
+		return err
+	}
+	cronAt, err := o.newCronAt(from, words, now)
 	if err != nil {
 		return err
 	}
 	if err := o.run.create(cmd.Context(), o.output, cronAt); err != nil {
 		return err
+	}
+	if from.kind == "CronJob" && from.name != "" && !ptr.Deref(from.spec.Suspend, false) {
+		name := "cronjob/" + from.name
+		o.say("%s still runs, if the cluster has it: suspend it with %s", name, o.kubectl(`patch %s -p '{"spec":{"suspend":true}}'`, name))
 	}
 	for _, note := range cronexpr.Surprises(cronAt.Spec.Schedule) {
 		o.say("%s", note)
@@ -139,11 +147,7 @@ func (o *every) errNoSchedule() error {
 }
 
 // newCronAt returns the CronAt for the flags.
-func (o *every) newCronAt(words, command []string, now time.Time) (*v1alpha1.CronAt, error) {
-	from, err := o.describe(command)
-	if err != nil {
-		return nil, err
-	}
+func (o *every) newCronAt(from source, words []string, now time.Time) (*v1alpha1.CronAt, error) {
 	cronAt := &v1alpha1.CronAt{ObjectMeta: from.metadata, Spec: from.spec}
 	if from.kind == "CronJob" && o.name == "" {
 		cronAt.Name = cmp.Or(from.name, cronAt.Name)
@@ -180,10 +184,6 @@ func (o *every) newCronAt(words, command []string, now time.Time) (*v1alpha1.Cro
 	}
 	if o.changed("failed-history") {
 		cronAt.Spec.FailedAtsHistoryLimit = &o.failedHistory
-	}
-	if from.kind == "CronJob" && from.name != "" && !ptr.Deref(from.spec.Suspend, false) {
-		name := "cronjob/" + from.name
-		o.say("%s still runs, if the cluster has it: suspend it with %s", name, o.kubectl(`patch %s -p '{"spec":{"suspend":true}}'`, name))
 	}
 	return cronAt, nil
 }
