@@ -130,13 +130,6 @@ func (f *fixture) remove() {
 	}
 }
 
-// set changes the cluster.
-func (f *fixture) set(change func()) {
-	f.lock.Lock()
-	defer f.lock.Unlock()
-	change()
-}
-
 func (f *fixture) setPaused(paused bool) {
 	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "shop"}, Spec: appsv1.DeploymentSpec{Paused: paused}}
 	deployments := appsv1.SchemeGroupVersion.WithResource("deployments")
