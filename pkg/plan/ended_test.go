@@ -72,6 +72,10 @@ func TestDecideEnded(t *testing.T) {
 			at: runningAt(withActiveDeadline(2)), pod: failedPod(deleted),
 			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:04; Failed PodDeleted: Pod example-at-pod was deleted before it ended.; Warning PodDeleted",
 		},
+		"deleted by a user, and removed by its node, which had seen that": {
+			at: runningAt(), pod: failedPod(deletedByForce(now), generations(2, 2), withContainers(exited("command", 3, "Error", ""))),
+			want: "Phase=DONE; ExitCode=3; CompletionTime=10:12:04; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:04; Failed PodDeleted: Pod example-at-pod was deleted before it ended; the exit code was 3.; Warning PodDeleted",
+		},
 		"the Pod is force-deleted, and its node has reported: counted": {
 			at: runningAt(), pod: succeededPod(deletedByForce(earlier)),
 			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Succeeded; Complete Completed: The command ended with exit code 0.; Normal Completed",

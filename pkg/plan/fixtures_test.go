@@ -216,6 +216,11 @@ func deletedByForce(at time.Time) func(*corev1.Pod) {
 	}
 }
 
+// generations are that of a Pod, and the one that its node has reported.
+func generations(present, observed int64) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) { pod.Generation, pod.Status.ObservedGeneration = present, observed }
+}
+
 // second is the Pod of the second attempt.
 func second(pod *corev1.Pod) { pod.Name, pod.UID = "example-at-pod-1", "second" }
 

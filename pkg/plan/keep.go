@@ -166,6 +166,7 @@ func KeepPod(pod *corev1.Pod) *corev1.Pod {
 			Phase:                 pod.Status.Phase,
 			Reason:                pod.Status.Reason,
 			Message:               pod.Status.Message,
+			ObservedGeneration:    pod.Status.ObservedGeneration,
 			Conditions:            keepConditions(pod.Status.Conditions),
 			PodIP:                 pod.Status.PodIP,
 			HostIP:                pod.Status.HostIP,
