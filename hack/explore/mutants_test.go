@@ -233,8 +233,8 @@ var mutants = map[string]mutant{
 	})},
 	"a time of a CronAt runs in a Freeze": {"skip", "although Freeze", nil, cronAt(func(_ *cronsteps.Steps, w *cronplan.World) { w.Freezes = nil })},
 	"a skipped time of a CronAt runs later": {"skip", "or its time skipped", nil, seesCronAt(func(_ *cronsteps.Steps, w *cronplan.World) {
-		if w.Freezes.IsEmpty() {
-			w.CronAt.Status.Skipped = nil
+		if skipped := w.CronAt.Status.Skipped; w.Freezes.IsEmpty() && skipped != nil {
+			w.CronAt.Status.Skipped = &v1alpha1.MissedTimes{Count: skipped.Count} // without the last one
 		}
 	})},
 	"a restart is never seen": {"restart", "At at is RUNNING", nil, decides(forgetRestart)},
