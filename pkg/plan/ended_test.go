@@ -73,8 +73,10 @@ func TestDecideEnded(t *testing.T) {
 			want: "Phase=DONE; CompletionTime=10:12:04; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:04; Failed PodDeleted: Pod example-at-pod was deleted before it ended.; Warning PodDeleted",
 		},
 		"deleted by a user, and removed by its node, which had seen that": {
-			at: runningAt(), pod: failedPod(deletedByForce(now), generations(2, 2), withContainers(exited("command", 3, "Error", ""))),
-			want: "Phase=DONE; ExitCode=3; CompletionTime=10:12:04; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:04; Failed PodDeleted: Pod example-at-pod was deleted before it ended; the exit code was 3.; Warning PodDeleted",
+			at: runningAt(), pod: failedPod(removedByNode(now, 2, 2), withContainers(exited("command", 3, "Error", "")), func(pod *corev1.Pod) {
+				pod.Status.ContainerStatuses[0].State.Terminated.FinishedAt.Time = now.Add(-time.Second)
+			}),
+			want: "Phase=DONE; ExitCode=3; CompletionTime=10:12:03; Pod.Phase=Failed; Failed=1; LastFailureTime=10:12:04; Failed PodDeleted: Pod example-at-pod was deleted before it ended; the exit code was 3.; Warning PodDeleted",
 		},
 		"the Pod is force-deleted, and its node has reported: counted": {
 			at: runningAt(), pod: succeededPod(deletedByForce(earlier)),

@@ -216,9 +216,14 @@ func deletedByForce(at time.Time) func(*corev1.Pod) {
 	}
 }
 
-// generations are that of a Pod, and the one that its node has reported.
-func generations(present, observed int64) func(*corev1.Pod) {
-	return func(pod *corev1.Pod) { pod.Generation, pod.Status.ObservedGeneration = present, observed }
+// removedByNode is a Pod that its node removes, after a deletion of the given generation. Its node has
+// reported another one. Its grace period is 30 seconds.
+func removedByNode(at time.Time, deletion, reported int64) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		deletedByForce(at)(pod)
+		pod.Spec.TerminationGracePeriodSeconds = ptr.To[int64](30)
+		pod.Generation, pod.Status.ObservedGeneration = deletion, reported
+	}
 }
 
 // second is the Pod of the second attempt.

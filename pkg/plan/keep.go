@@ -161,7 +161,10 @@ func keepNodes(from *v1alpha1.AtNodes) *v1alpha1.AtNodes {
 func KeepPod(pod *corev1.Pod) *corev1.Pod {
 	kept := &corev1.Pod{
 		ObjectMeta: KeepMeta(pod),
-		Spec:       corev1.PodSpec{NodeName: pod.Spec.NodeName, Containers: keepContainers(pod), InitContainers: keepSidecars(pod)},
+		Spec: corev1.PodSpec{
+			NodeName: pod.Spec.NodeName, TerminationGracePeriodSeconds: pod.Spec.TerminationGracePeriodSeconds,
+			Containers: keepContainers(pod), InitContainers: keepSidecars(pod),
+		},
 		Status: corev1.PodStatus{
 			Phase:                 pod.Status.Phase,
 			Reason:                pod.Status.Reason,

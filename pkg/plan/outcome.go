@@ -179,16 +179,18 @@ func wasStopped(pod *corev1.Pod, status *corev1.ContainerStatus) bool {
 	if pod.DeletionTimestamp == nil {
 		return false
 	}
-	// deletionTimestamp is the end of the grace period. When the node has stopped the Pod and removes it, that
-	// becomes the present, and the grace period 0. But the generation of a deletion that the node reports
-	// having seen tells that it came before the end.
 	grace := ptr.Deref(pod.DeletionGracePeriodSeconds, 0)
+	if grace == 0 && pod.Status.ObservedGeneration > 0 && pod.Status.ObservedGeneration == pod.Generation {
+		// When the node removes the Pod, the API server sets the grace period to 0, and moves
+		// deletionTimestamp to the present. The node knew of the deletion when it wrote this status.
+		grace = ptr.Deref(pod.Spec.TerminationGracePeriodSeconds, 0)
+	}
+	// deletionTimestamp is the end of the grace period.
 	requested := pod.DeletionTimestamp.Add(-time.Duration(grace) * time.Second)
-	isRemoved := grace == 0 && pod.Status.ObservedGeneration > 0 && pod.Status.ObservedGeneration == pod.Generation
 	terminated := status.State.Terminated
 	return terminated == nil || terminated.ExitCode != 0 && terminated.Reason != v1alpha1.ReasonOOMKilled &&
 		// The node's clock may differ.
-		(!terminated.FinishedAt.Time.Before(requested) || isRemoved || terminated.ExitCode == exitCodeKilled || terminated.ExitCode == exitCodeTerminated)
+		(!terminated.FinishedAt.Time.Before(requested) || terminated.ExitCode == exitCodeKilled || terminated.ExitCode == exitCodeTerminated)
 }
 
 // commandStatus returns the status of the container that runs the command, or nil.

@@ -58,8 +58,17 @@ func TestFailureReason(t *testing.T) {
 		"no reason is reported":             {failedPod(), "PodFailed: Pod example-at-pod failed"},
 		"terminated by a deletion":          {failedPod(deleted, withContainers(finished(requested.Add(-5*time.Second), 143))), wasDeleted + "; the exit code was 143."},
 		"ended itself after a deletion":     {failedPod(deleted, withContainers(finished(requested, 3))), wasDeleted + "; the exit code was 3."},
-		"deleted, had failed before, as its node reported then": {
-			failedPod(deletedByForce(requested.Add(2*time.Second)), generations(2, 1), withContainers(finished(requested, 3))), "CommandFailed: The command ended with exit code 3.",
+		"removed by its node, which had seen the deletion": {
+			failedPod(removedByNode(requested.Add(2*time.Second), 2, 2), withContainers(finished(requested, 3))), wasDeleted + "; the exit code was 3.",
+		},
+		"… but the command had failed long before": {
+			failedPod(removedByNode(requested.Add(time.Hour), 2, 2), withContainers(finished(requested, 3))), "CommandFailed: The command ended with exit code 3.",
+		},
+		"… or its node had reported that before the deletion": {
+			failedPod(removedByNode(requested.Add(2*time.Second), 2, 1), withContainers(finished(requested, 3))), "CommandFailed: The command ended with exit code 3.",
+		},
+		"… or its node reports no generation": {
+			failedPod(removedByNode(requested.Add(2*time.Second), 0, 0), withContainers(finished(requested, 3))), "CommandFailed: The command ended with exit code 3.",
 		},
 		"deleted, another container stopped": {failedPod(deleted, withContainers(finished(earlier, 0), exited("helper", 137, "Error", ""))), wasDeleted + "; the exit code was 0."},
 		"deleted, another had failed":        {failedPod(deleted, withContainers(finished(earlier, 0), exited("helper", 3, "Error", ""))), "PodFailed: Pod example-at-pod failed: container helper ended with exit code 3"},
