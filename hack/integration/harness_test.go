@@ -88,8 +88,8 @@ var (
 	// installs means that the test of this process installs cnat itself.
 	installs bool
 
-	// controllerConfig is the kubeconfig of the controllers, which beforeAll may create in dir. It also builds
-	// the programs; afterAll checks what the controllers have done.
+	// controllerConfig is the kubeconfig of the controllers, which beforeAll may create in dir. beforeAll also
+	// builds the programs; afterAll checks what the controllers have done.
 	controllerConfig = os.Getenv("KUBECONFIG")
 	beforeAll        func(dir string) error
 	afterAll         = func() error { return nil }
@@ -229,7 +229,7 @@ func inOwnCluster(t *testing.T, flags ...string) bool {
 	// These tests take longer than others, so they begin before those that share a cluster. One
 	// processor is too slow for both at once. TestInCluster needs that: Kubernetes accepts the deleted
 	// token of the controller for a minute only.
-	if parallel() > 6 {
+	if parallel() > 9 {
 		t.Parallel()
 	}
 	if err := <-ended; err != nil {
@@ -239,8 +239,7 @@ func inOwnCluster(t *testing.T, flags ...string) bool {
 	return false
 }
 
-// announce says what a test waits for, and its name, if stop is not called within a
-// minute.
+// announce says what a test waits for if stop is not called within a minute.
 func announce(what string) (stop func() bool) {
 	return time.AfterFunc(time.Minute, func() {
 		fmt.Fprintf(os.Stderr, "%s waiting for a minute: %s\n", time.Now().Format(time.TimeOnly), what)

@@ -20,6 +20,7 @@ package integration
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -43,15 +44,32 @@ const (
 	systemNamespace = "cnat-system"
 )
 
-// Those with a cluster of their own install cnat themselves.
+// Tests that have their own cluster install cnat themselves.
 func init() {
-	installs, beforeAll = ownCluster, installAsReadme
+	installs, beforeAll, afterAll = ownCluster, installAsReadme, wantNoCrash
 	sharedLog = func() string {
 		out, err := runKubectl(context.Background(), "", "logs", "-n", systemNamespace, "--tail=-1", "--selector=app.kubernetes.io/name=cnat-controller")
 		return fmt.Sprint(out, err)
 	}
 	// Without the race detector, nothing needs cgo, and most packages have been compiled.
 	_ = os.Setenv("CGO_ENABLED", "0")
+}
+
+// wantNoCrash returns an error if a controller has ended for another reason than a lost lease.
+func wantNoCrash() error {
+	pods, err := kubeClient.CoreV1().Pods(systemNamespace).List(context.Background(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=cnat-controller"})
+	if err != nil {
+		return err
+	}
+	for _, pod := range pods.Items {
+		if len(pod.Status.ContainerStatuses) == 0 || pod.Status.ContainerStatuses[0].RestartCount == 0 {
+			continue
+		}
+		if log, err := runKubectl(context.Background(), "", "logs", "-n", systemNamespace, "--previous", pod.Name); !strings.Contains(log, "lost the lease") {
+			return errors.Join(fmt.Errorf("the controller was restarted, and its log says:\n%s", log), err)
+		}
+	}
+	return nil
 }
 
 // TestInCluster installs the controller with its manifests in a namespace that enforces

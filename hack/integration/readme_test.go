@@ -122,9 +122,10 @@ func TestReadme(t *testing.T) {
 	_, commands := cut(readmePage, consoleCommands(readmePage), "kubectl at ")
 	commands, _ = cut(readmePage, commands, uninstall)
 	_, example := cut(installPage, consoleCommands(installPage), "kubectl apply -f artifacts/examples/")
+	example, _ = cut(installPage, example, "kubectl apply -k ")
 	r := readerOf(t, newNamespace(t))
 	var all strings.Builder
-	for _, command := range slices.Concat(commands, example[:3]) {
+	for _, command := range slices.Concat(commands, example) {
 		out := progress.ReplaceAllString(r.run(t, command), "")
 		all.WriteString(out)
 		if strings.Contains(command, " logs ") && out != "YAY\n" {
@@ -206,7 +207,7 @@ func runInstallation(t *testing.T, commands []string) {
 			continue
 		case strings.HasPrefix(command, "kubectl delete -f artifacts/examples/cnat-crd.yaml"), strings.HasPrefix(command, "kubectl delete -k "):
 			waitCollector(t, "default") // Otherwise, the Pods may stay for minutes, and keep their names.
-		case command == uninstall:
+		case strings.HasPrefix(command, uninstall):
 			waitCollector(t, "default")
 			// There is something to stop.
 			createAt(t, newAt("default", "runs", time.Now(), untilStopped))
@@ -216,7 +217,7 @@ func runInstallation(t *testing.T, commands []string) {
 		}
 		out := r.run(t, own.Replace(command))
 		switch {
-		case command == uninstall:
+		case strings.HasPrefix(command, uninstall):
 			eventually(t, "the Pods to be gone", func(context.Context) (bool, error) {
 				return kubectl(t, "", "get", "pods", "-A", "-l", v1alpha1.LabelAtUID, "-o", "name") == "", nil
 			})
@@ -450,7 +451,8 @@ func kustomization(t *testing.T) string {
 
 // reader is somebody who types the commands of a page.
 type reader struct {
-	env []string
+	name string // of the test
+	env  []string
 }
 
 // newReader returns a reader with a home, whose kubeconfig has the namespace, and who has installed kubectl at.
@@ -476,6 +478,7 @@ func readerOf(t *testing.T, namespace string) *reader {
 	if err != nil {
 		t.Fatal(err)
 	}
+	r.name = t.Name()
 	return r
 }
 
@@ -505,7 +508,7 @@ func (r *reader) run(t *testing.T, command string) string {
 func (r *reader) try(ctx context.Context, command string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	defer announce(command)()
+	defer announce(r.name + ": " + command)()
 	// A slow machine needs more time than a reader's.
 	command = regexp.MustCompile(`--timeout=\w+`).ReplaceAllLiteralString(command, "--timeout="+patience.String())
 	if time.Now().UTC().Hour() < 2 { // It must not run while the page is read.

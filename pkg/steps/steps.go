@@ -239,7 +239,7 @@ func (s *Steps) act(ctx context.Context, world *plan.World, decide func(plan.Wor
 
 // writeStatus writes the decision's status and records its events. It returns the same as Step.
 func (s *Steps) writeStatus(ctx context.Context, at *v1alpha1.At, decision plan.Decision) (time.Duration, error) {
-	// The API server keeps the rest, which the cache may lack.
+	// The API server keeps metadata and spec.
 	body := &v1alpha1.At{ObjectMeta: metav1.ObjectMeta{Name: at.Name, Namespace: at.Namespace, ResourceVersion: at.ResourceVersion}, Status: *decision.Status}
 	updated, err := staleness.Send(s.Written, s.Freshness, s.Clock, at, func() (*v1alpha1.At, error) {
 		return s.CnatClient.CnatV1alpha1().Ats(at.Namespace).UpdateStatus(ctx, body, metav1.UpdateOptions{})

@@ -387,7 +387,7 @@ func (s *Steps) withoutFinalizer(ctx context.Context, at *v1alpha1.At) error {
 
 // writeStatus writes a status, and returns the CronAt with it.
 func (s *Steps) writeStatus(ctx context.Context, cronAt *v1alpha1.CronAt, status *v1alpha1.CronAtStatus) (*v1alpha1.CronAt, error) {
-	// The API server keeps the rest, which the cache may lack.
+	// The API server keeps metadata and spec.
 	body := &v1alpha1.CronAt{ObjectMeta: metav1.ObjectMeta{Name: cronAt.Name, Namespace: cronAt.Namespace, ResourceVersion: cronAt.ResourceVersion}, Status: *status}
 	updated, err := staleness.Send(s.Written, s.Freshness, s.Clock, cronAt, func() (*v1alpha1.CronAt, error) {
 		return s.Client.CnatV1alpha1().CronAts(cronAt.Namespace).UpdateStatus(ctx, body, metav1.UpdateOptions{})

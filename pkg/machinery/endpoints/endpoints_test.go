@@ -105,7 +105,7 @@ func (g *guarded) get(ctx context.Context, source, header string) int {
 	return answer.Code
 }
 
-// TestAuthorize asks the API server about a token only. TestAuthorizeRemembers has those who may not.
+// TestAuthorize asks the API server about a token only. TestAuthorizeRemembers tests users who are not allowed.
 func TestAuthorize(t *testing.T) {
 	for name, tc := range map[string]struct {
 		header string

@@ -183,6 +183,11 @@ func TestDecide(t *testing.T) {
 		"broken after a valid one":         {workload: newWorkload(broken), cronAt: newOwn(), want: `reads; deletes; Normal SuccessfulDelete Deleted CronAt deployment-web; annotation cnat.programming-kubernetes.info/restart-schedule "0 25 * * *" is invalid: hour "25": write numbers from 0 to 23, ranges such as 1-4, steps such as */2, lists such as 1,3, or *`},
 		"broken while it is suspended":     {workload: newWorkload(broken), cronAt: newOwn(suspended), want: `annotation cnat.programming-kubernetes.info/restart-schedule "0 25 * * *" is invalid: hour "25": write numbers from 0 to 23, ranges such as 1-4, steps such as */2, lists such as 1,3, or *`},
 		"suspended by annotation later":    {workload: newWorkload(frozen), cronAt: newOwn(), want: "reads; updates to 0 3 * * 1-5 Europe/Berlin suspended by annotation; Normal SuccessfulUpdate Updated CronAt deployment-web"},
+		"suspended by annotation, again":   {workload: newWorkload(frozen), cronAt: newOwn(byAnnotation)},
+		"and resumed by hand": {
+			workload: newWorkload(frozen), cronAt: newOwn(byAnnotation, func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Suspend = ptr.To(false) }),
+			want: "reads; updates to 0 3 * * 1-5 Europe/Berlin suspended by annotation; Normal SuccessfulUpdate Updated CronAt deployment-web",
+		},
 		"and the annotation is removed":    {workload: newWorkload(berlin), cronAt: newOwn(byAnnotation), want: "reads; updates to 0 3 * * 1-5 Europe/Berlin; Normal SuccessfulUpdate Updated CronAt deployment-web"},
 		"by annotation and before by hand": {workload: newWorkload(frozen), cronAt: newOwn(suspended)},
 		"by hand, the annotation is false": {workload: newWorkload(annotated(workdays, zone, "false")), cronAt: newOwn(suspended)},
