@@ -44,6 +44,9 @@ var (
 	heading    = regexp.MustCompile(`(?m)^#+ (.*)$`)
 	headingURL = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)
 	testName   = regexp.MustCompile(`\bTest[A-Z]\w*`)
+	// testRows matches the name of a test and rows of its table.
+	testRows   = regexp.MustCompile("`(Test\\w+)`(?: in `[^`]+`)?: (\"[^\"\n]+\"(?:, \"[^\"\n]+\")*)")
+	quoted     = regexp.MustCompile(`"([^"]+)"`)
 	repoPath   = regexp.MustCompile(`^(\.ci|\.github|artifacts|cmd|docs|hack|pkg|signals)/[\w./-]*$`)
 	identifier = regexp.MustCompile(`^(?:\w+\.)*([A-Za-z]\w*)(?:\(\))?$`)
 	camelCase  = regexp.MustCompile(`[a-z][A-Z]`)
@@ -116,7 +119,8 @@ var foreign = map[string]bool{
 
 // TestNames finds what the pages name in the code: tests, files, flags, functions and fields.
 func TestNames(t *testing.T) {
-	code := strings.Join(slices.Collect(maps.Values(files(t, ".go", ".sh", ".yaml"))), "\n")
+	sources := files(t, ".go", ".sh", ".yaml")
+	code := strings.Join(slices.Collect(maps.Values(sources)), "\n")
 	isWord := map[string]bool{}
 	for _, word := range anyWord.FindAllString(code, -1) {
 		isWord[word] = true
@@ -128,6 +132,18 @@ func TestNames(t *testing.T) {
 			found++
 			if !strings.Contains(code, "func "+name+"(") {
 				t.Errorf("%s names %s, which does not exist", path, name)
+			}
+		}
+		for _, match := range testRows.FindAllStringSubmatch(text, -1) {
+			for _, row := range quoted.FindAllStringSubmatch(match[2], -1) {
+				found++
+				begin, _, _ := strings.Cut(row[1], " …")
+				isIn := func(source string) bool {
+					return strings.Contains(source, "func "+match[1]+"(") && strings.Contains(source, begin)
+				}
+				if !slices.ContainsFunc(slices.Collect(maps.Values(sources)), isIn) {
+					t.Errorf("%s names row %q of %s, which does not exist", path, row[1], match[1])
+				}
 			}
 		}
 		for _, span := range codeSpan.FindAllString(text, -1) {

@@ -42,12 +42,14 @@ func TestFresh(t *testing.T) {
 		world World
 		want  Reads
 	}{
-		"new":          {World{At: at, AsOf: due}, Cached},
-		"almost old":   {World{At: at, AsOf: due.Add(1 - staleness.FreshFor)}, Cached},
-		"long command": {World{At: long, AsOf: due}, LiveAt},
-		"template":     {World{At: template, AsOf: due}, LiveAt},
-		"edited":       {World{At: edited, AsOf: due}, LiveAt},
-		"read":         {World{At: edited, Live: LiveAt, AsOf: due.Add(1 - staleness.FreshFor)}, Cached},
+		"new":           {World{At: at, AsOf: due}, Cached},
+		"almost old":    {World{At: at, AsOf: due.Add(1 - staleness.FreshFor)}, Cached},
+		"old":           {World{At: at, AsOf: due.Add(-staleness.FreshFor)}, LiveAt},
+		"long command":  {World{At: long, AsOf: due}, LiveAt},
+		"template":      {World{At: template, AsOf: due}, LiveAt},
+		"edited":        {World{At: edited, AsOf: due}, LiveAt},
+		"read":          {World{At: edited, Live: LiveAt, AsOf: due.Add(1 - staleness.FreshFor)}, Cached},
+		"read long ago": {World{At: edited, Live: LiveAll, AsOf: due.Add(-staleness.FreshFor)}, LiveAt},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tc.world.At, tc.world.Now = KeepAt(tc.world.At), due

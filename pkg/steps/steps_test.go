@@ -35,12 +35,14 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/component-base/metrics/testutil"
 	testingclock "k8s.io/utils/clock/testing"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/freeze"
 	cnatfake "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/fake"
 	cnatinformers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions"
+	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
@@ -193,7 +195,7 @@ func TestStep(t *testing.T) {
 		"an unexpected Pod is deleted": {
 			decision: plan.Decision{Action: plan.DeletePod{Pod: pod, Unexpected: true}, Events: []plan.Event{{Type: "Warning", Reason: "UnexpectedPod", Message: "words"}}},
 			live:     pod,
-			want:     "delete pods example-at-pod, if UID pod-uid and version 1; Warning UnexpectedPod words",
+			want:     "delete pods example-at-pod, if UID pod-uid and version 1; Warning UnexpectedPod words; unexpected Pods: 1",
 		},
 		"a Pod is deleted, it is already gone": {decision: deletes, want: "delete pods example-at-pod, if UID pod-uid and version 1"},
 		"a Pod is deleted, it has changed since": {
@@ -257,6 +259,7 @@ func TestStep(t *testing.T) {
 			f := newFixture(t, objects...)
 			f.answer(tc.fails, tc.err)
 			world := &plan.World{At: at, Live: plan.LiveAll, AsOf: due, Now: due}
+			unexpected := unexpectedPods(t)
 
 			_, err := f.Step(t.Context(), name, world, func(w plan.World) plan.Decision {
 				if len(f.requests) > 0 {
@@ -265,6 +268,9 @@ func TestStep(t *testing.T) {
 				return tc.decision
 			})
 			said := slices.Concat(f.requests, f.events())
+			if more := unexpectedPods(t) - unexpected; more > 0 {
+				said = append(said, fmt.Sprintf("unexpected Pods: %v", more))
+			}
 			if err != nil {
 				said = append(said, "error: "+err.Error())
 			}
@@ -276,6 +282,18 @@ func TestStep(t *testing.T) {
 			}
 		})
 	}
+}
+
+func init() { metrics.Register() }
+
+// unexpectedPods returns the value of the metric.
+func unexpectedPods(t *testing.T) float64 {
+	t.Helper()
+	value, err := testutil.GetCounterMetricValue(metrics.UnexpectedPods)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return value
 }
 
 // TestForeignConditions has an At with so many conditions of others that the cache does not keep its
