@@ -110,7 +110,7 @@ func NewController(
 		c.checks = c.preflight.Ats(c.cache.Ats)
 		c.checks.Notify(c.queue.Add)
 	}
-	c.steps = steps.New(c.cache, kubeClient, cnatClient, c.nodes, cronAtInformer, freezes, c.queue.NumRequeues, recorder, wallClock, defaults)
+	c.steps = steps.New(c.cache, kubeClient, cnatClient, c.nodes, cronAtInformer, freezes, recorder, wallClock, defaults)
 	freezes.Notify(c.enqueueFrozen)
 	c.synced = []cache.DoneChecker{atHandler.HasSyncedChecker(), podHandler.HasSyncedChecker(), freezes}
 	return c, nil
@@ -227,6 +227,8 @@ func (c *Controller) updateAt(logger klog.Logger, old, cur *v1alpha1.At) {
 
 func (c *Controller) deleteAt(logger klog.Logger, at informers.DeletedAt) {
 	logger.V(2).Info("At deleted", "at", klog.KRef(at.GetObjectName().Parts()))
+	// An At of that name may already have been created again.
+	c.steps.Failures.Forget(at.GetObjectName())
 	if at.OptionalObj != nil {
 		c.cache.Written.Forget(at.OptionalObj.UID)
 		c.enqueueParent(at.OptionalObj)

@@ -835,6 +835,19 @@ func TestController(t *testing.T) {
 			answer: delayed(30 * time.Second), round: time.Minute,
 			want: "2m0s creates example-at-pod; 2m0s RUNNING",
 		},
+		"it cannot be read for a while, and the first creation gets no more time": {
+			answer: func(s *stage, request *http.Request) error {
+				deadline, _ := request.Context().Deadline()
+				switch isLate := time.Until(deadline) > 8*time.Second; {
+				case harness.Creates(request, "pods") && isLate:
+					s.t.Error("the creation may come late")
+				case request.Method == http.MethodGet && path.Base(request.URL.Path) == name.Name && time.Since(s.start) < 70*time.Second:
+					return apierrors.NewInternalError(errors.New("away"))
+				}
+				return nil
+			},
+			round: time.Minute, want: "1m0s creates example-at-pod; 1m0s RUNNING",
+		},
 		"the API server is busy": {
 			answer: refuses(busy, 3*time.Minute), round: 2 * time.Minute, // back-offs are random
 			want: "2m0s PENDING PodNotCreated; 4m0s creates example-at-pod; 4m0s RUNNING",
@@ -862,7 +875,7 @@ func TestController(t *testing.T) {
 				601 * time.Second: func(s *stage) { s.create(-time.Second) },
 				13 * time.Minute:  (*stage).remove,
 				14 * time.Minute: func(s *stage) {
-					if s.queue.Len() > 0 || s.queue.IsRetried(name) {
+					if s.queue.Len() > 0 || s.queue.IsRetried(name) || s.steps.Failures.NumRequeues(name) > 0 {
 						s.t.Error("something is left of the deleted At")
 					}
 				},

@@ -32,6 +32,7 @@ import (
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -142,7 +143,7 @@ func newReplayer(x *explorer) *replayer {
 		Nodes:      nodeCache,
 		Recorder:   &record.FakeRecorder{},
 		Clock:      p.clock,
-		Failures:   func(cache.ObjectName) int { return 0 },
+		Failures:   workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](0, 0),
 		Defaults:   plan.Defaults{Image: "busybox"},
 		Parallel:   1,
 		Freezes:    func() (*freeze.Set, error) { return p.freezes, nil },
@@ -270,6 +271,7 @@ func (p *replayer) prepare(c *controller, now int8) {
 	if c.sync != nil {
 		p.answers = c.sync.answers
 	}
+	p.steps.Failures = workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](0, 0)
 	p.steps.Targets = workload.NewTargets(p.clock)
 	p.steps.Written = staleness.NewWritten(func(ns, name string) (*v1alpha1.At, error) { return p.steps.Ats.Ats(ns).Get(name) }, plan.KeepAt)
 	p.cron.Written = staleness.NewWritten(func(ns, name string) (*v1alpha1.CronAt, error) { return p.cron.CronAts.CronAts(ns).Get(name) }, cronplan.KeepCronAt)

@@ -57,7 +57,7 @@ type World struct {
 	// Refusal is the answer of the API server to the creation of the Pod in a dry-run, if
 	// WantsTrial, unless it would admit the Pod.
 	Refusal error
-	// Failures is how many syncs of the At in a row have failed before this one.
+	// Failures is how many times in a row the Pod could not be created.
 	Failures int
 	// Live is what was read from the API server. The rest is from caches, which may be
 	// outdated, and lack long commands and templates.

@@ -145,9 +145,9 @@ func IsAdmitted(err error) bool {
 	return err == nil || apierrors.IsAlreadyExists(err) || supportsNoDryRun(err)
 }
 
-// lastingFailures is the number of syncs that have failed in a row after which a failure to create
-// the Pod is reported, whatever its cause. They take about a minute.
-const lastingFailures = 8
+// lastingFailures is the number of creations that have failed in a row after which a failure is
+// reported, whatever its cause. They take about a minute.
+const lastingFailures = 9
 
 // Refused returns the decision after the API server answered the creation of the Pod with
 // err. If the Pod is invalid, the At ends. If the answer will not change by itself, the

@@ -36,6 +36,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
@@ -67,8 +68,9 @@ type Steps struct {
 	// Freeze may select that by its labels.
 	Freezes func() (*freeze.Set, error)
 	CronAts informers.CronAtInformer
-	// Failures returns how many syncs of an At in a row have failed.
-	Failures func(cache.ObjectName) int
+	// Failures counts consecutive failures to create a Pod. It is not the counter of the queue: no other
+	// failure gives a creation more time, in which it could come late.
+	Failures workqueue.TypedRateLimiter[cache.ObjectName]
 	// Defaults are those of the Pod of an At without spec.template.
 	Defaults plan.Defaults
 	// Parallel is the number of requests for one At at the same time.
@@ -89,7 +91,7 @@ type Freezes interface {
 }
 
 // New returns Steps with the given cache.
-func New(known *Cache, kubeClient kubernetes.Interface, cnatClient clientset.Interface, nodes *nodecache.Cache, cronAts informers.CronAtInformer, freezes Freezes, failures func(cache.ObjectName) int, recorder record.EventRecorder, wallClock clock.Clock, defaults plan.Defaults) *Steps {
+func New(known *Cache, kubeClient kubernetes.Interface, cnatClient clientset.Interface, nodes *nodecache.Cache, cronAts informers.CronAtInformer, freezes Freezes, recorder record.EventRecorder, wallClock clock.Clock, defaults plan.Defaults) *Steps {
 	return &Steps{
 		Cache:      known,
 		KubeClient: kubeClient,
@@ -101,7 +103,7 @@ func New(known *Cache, kubeClient kubernetes.Interface, cnatClient clientset.Int
 		Clock:      wallClock,
 		Freezes:    freezes.Set,
 		CronAts:    cronAts,
-		Failures:   failures,
+		Failures:   workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](0, 0),
 		Defaults:   defaults,
 		Parallel:   parallel,
 	}
@@ -112,8 +114,10 @@ func New(known *Cache, kubeClient kubernetes.Interface, cnatClient clientset.Int
 func (s *Steps) Observe(ctx context.Context, name cache.ObjectName) (*plan.World, error) {
 	asOf := s.Freshness.AsOf(s.Clock.Now()) // before reading from the cache
 	world := s.World(name, s.Clock.Now())
-	world.AsOf, world.Failures = asOf, s.Failures(name)
+	world.AsOf, world.Failures = asOf, s.Failures.NumRequeues(name)
 	if world.At == nil {
+		// A creation may have failed after the At was deleted.
+		s.Failures.Forget(name)
 		return world, nil
 	}
 	if pod := plan.WantsPodEvent(*world); pod != nil {
@@ -189,7 +193,7 @@ func (s *Steps) Step(ctx context.Context, name cache.ObjectName, world *plan.Wor
 		decision = decide(*world)
 		logDecision(ctx, world, decision)
 	}
-	return s.act(ctx, world, decide, decision)
+	return s.act(ctx, name, world, decide, decision)
 }
 
 func logDecision(ctx context.Context, world *plan.World, decision plan.Decision) {
@@ -201,18 +205,18 @@ func logDecision(ctx context.Context, world *plan.World, decision plan.Decision)
 }
 
 // act carries out a decision. If the API server refuses the action, it writes what follows.
-func (s *Steps) act(ctx context.Context, world *plan.World, decide func(plan.World) plan.Decision, decision plan.Decision) (time.Duration, error) {
+func (s *Steps) act(ctx context.Context, name cache.ObjectName, world *plan.World, decide func(plan.World) plan.Decision, decision plan.Decision) (time.Duration, error) {
 	var err error
 	switch action := decision.Action.(type) {
 	case nil:
 	case plan.CreatePod:
-		decision, err = s.startPod(ctx, world, decision, action.Due)
+		decision, err = s.startPod(ctx, name, world, decision, action.Due)
 		if err == nil && world.HasPod() {
 			decision = decide(*world)
 			if logDecision(ctx, world, decision); decision.Needs != plan.Cached {
 				return changeDelay, nil
 			}
-			return s.act(ctx, world, decide, decision)
+			return s.act(ctx, name, world, decide, decision)
 		}
 	case plan.CreateAts:
 		decision = s.createAts(ctx, world, decision, action.Ats)

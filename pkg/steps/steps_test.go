@@ -35,6 +35,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/component-base/metrics/testutil"
 	testingclock "k8s.io/utils/clock/testing"
 
@@ -99,7 +100,7 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 	recorder := record.NewFakeRecorder(10)
 	return &fixture{recorder: recorder, Steps: &Steps{
 		Cache: known, KubeClient: kubeClient, CnatClient: cnatClient, Recorder: recorder, Clock: testingclock.NewFakePassiveClock(due),
-		Failures: func(cache.ObjectName) int { return 0 }, Defaults: defaults, Parallel: 1,
+		Failures: workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](0, 0), Defaults: defaults, Parallel: 1,
 		Freezes: func() (*freeze.Set, error) { return nil, nil },
 	}}
 }

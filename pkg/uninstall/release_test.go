@@ -39,7 +39,9 @@ import (
 	kubeinformers "k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -86,7 +88,8 @@ func (l *leaving) release(transport http.RoundTripper, namespace string) error {
 	}
 	ats := &steps.Steps{
 		KubeClient: kubeClient, CnatClient: cnatClient, Recorder: &record.FakeRecorder{}, Clock: clock.RealClock{},
-		Cache: known,
+		Cache:    known,
+		Failures: workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](0, 0), Parallel: 1,
 	}
 	ctx, cancel := context.WithTimeout(l.t.Context(), leaveTimeout)
 	defer cancel()
