@@ -55,7 +55,7 @@ var mutants = map[string]mutant{
 			}
 		}
 	})},
-	"a status without its version": {"retries", "goes back", nil, sends(func(r *request) {
+	"a status over a newer one": {"retries", "goes back", nil, sends(func(r *request) {
 		if r.verb == writeStatus {
 			r.version = 0
 		}

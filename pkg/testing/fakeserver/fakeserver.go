@@ -57,6 +57,7 @@ import (
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat"
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
@@ -396,7 +397,11 @@ func decode(contentType string, body []byte) (*unstructured.Unstructured, error)
 }
 
 func (s *Server) update(r *request, key target, old, object *unstructured.Unstructured) (any, error) {
-	if version := object.GetResourceVersion(); version != "" && version != old.GetResourceVersion() {
+	switch version := object.GetResourceVersion(); {
+	case version == "" && r.groupResource.Group == cnat.GroupName:
+		return nil, apierrors.NewInvalid(old.GroupVersionKind().GroupKind(), key.name,
+			field.ErrorList{field.Invalid(field.NewPath("metadata", "resourceVersion"), version, "must be specified for an update")})
+	case version != "" && version != old.GetResourceVersion():
 		return nil, apierrors.NewConflict(r.groupResource, r.name, fmt.Errorf("it was modified: %s, not %s", old.GetResourceVersion(), version))
 	}
 	if uid := object.GetUID(); uid != "" && uid != old.GetUID() {

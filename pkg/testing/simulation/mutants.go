@@ -33,6 +33,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/clock"
 
@@ -69,7 +70,10 @@ var Mutants = map[string]Mutant{
 		c.stale = c.is(http.MethodGet, "ats") && path.Base(c.request.URL.Path) != "ats"
 	}},
 	"no precondition": {Want: audit.True, request: func(c *call) {
-		if c.is(http.MethodPatch, "ats") || c.is(http.MethodPut, "ats") {
+		if c.is(http.MethodPut, "ats") { // The API server refuses an update without a version.
+			c.request.Method, c.request.Header = http.MethodPatch, http.Header{"Content-Type": {string(types.MergePatchType)}}
+		}
+		if c.is(http.MethodPatch, "ats") {
 			c.body = must(jsonpatch.MergePatch(c.body, []byte(`{"metadata":{"resourceVersion":null}}`)))
 		}
 	}},
@@ -277,7 +281,7 @@ func (w *World) received(c *call, content []byte) []byte {
 	if w.Mutant == nil || w.Mutant.receive == nil {
 		return content
 	}
-	for _, resource := range []string{"ats", "cronats", "freezes", "pods", "deployments"} {
+	for _, resource := range []string{"ats", "cronats", "freezes", "pods", "deployments", "namespaces"} {
 		if c.is(http.MethodGet, resource) {
 			return w.Mutant.receive(w, resource, content)
 		}
