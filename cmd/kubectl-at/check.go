@@ -72,7 +72,7 @@ last rehearsal.`,
 			}
 			of := info.Object.(object)
 			ago := c.now().Sub(later(of.GetCreationTimestamp().Time, plan.WrittenAt(of)))
-			if again && !stateOf(of).hasBegun {
+			if again && !hasBegun(asAt(of)) {
 				if err := c.requestRehearsal(info); err != nil {
 					return err
 				}
@@ -89,16 +89,16 @@ last rehearsal.`,
 func (c *cli) requestRehearsal(info *resource.Info) error {
 	return c.write(&output{}, info, func() error {
 		of := info.Object.(object)
-		s := stateOf(of)
+		at := asAt(of)
 		switch {
-		case s.run.Restart != nil:
+		case at.Spec.Restart != nil:
 			return usageError("%s restarts a workload, so there is no Pod to rehearse: remove --again", ref(of))
-		case !s.run.Rehearse:
+		case !at.Spec.Rehearse:
 			return usageError("%s has no rehearsals: set rehearse: true in the spec of its run with %s", ref(of), c.kubectl("edit %s -n %s", ref(of), of.GetNamespace()))
 		}
 		requested := c.now()
-		if s.rehearsedAt != nil && requested.Before(s.rehearsedAt.Add(time.Second)) { // The clock of the controller is ahead.
-			requested = s.rehearsedAt.Add(time.Second)
+		if last := at.Status.RehearsedAt; last != nil && requested.Before(last.Add(time.Second)) { // The clock of the controller is ahead.
+			requested = last.Add(time.Second)
 		}
 		of.SetAnnotations(labels.Merge(of.GetAnnotations(), labels.Set{v1alpha1.AnnotationRehearsalRequestedAt: requested.UTC().Format(time.RFC3339)}))
 		return nil
@@ -108,23 +108,23 @@ func (c *cli) requestRehearsal(info *resource.Info) error {
 // check prints the verdict on an At or a CronAt that was written some time ago, and returns a refusal
 // as an error.
 func (c *cli) check(ctx context.Context, of object, ago time.Duration, out io.Writer) error {
-	s := stateOf(of)
-	if s.hasBegun {
+	at := asAt(of)
+	if hasBegun(at) {
 		return fmt.Errorf("%s has started: see %s", ref(of), c.kubectl("at show %s", of.GetName()))
 	}
 	limit, none := verdictTime, c.noPreflight(of)
 	noRehearsal := none
-	at, isAt := of.(*v1alpha1.At)
+	_, isAt := of.(*v1alpha1.At)
 	if isAt {
 		if _, comes := plan.UntilRehearsal(at, c.now()); !comes {
 			noRehearsal = "There is none in the minute before the run."
 		}
 	}
 	switch {
-	case none != "" && s.observed == of.GetGeneration():
+	case none != "" && at.Status.ObservedGeneration == at.Generation:
 		limit = 0
-	case s.run.Rehearse && noRehearsal == "":
-		if limit = rehearsalTime; s.run.Nodes != nil {
+	case at.Spec.Rehearse && noRehearsal == "":
+		if limit = rehearsalTime; at.Spec.Nodes != nil {
 			limit = nodesRehearsalTime
 		}
 		noRehearsal = c.noController("None has ended in time. Others come first, a run is refused for quota, -rehearsals is 0, or no")
@@ -143,23 +143,24 @@ func (c *cli) check(ctx context.Context, of object, ago time.Duration, out io.Wr
 	if apierrors.IsForbidden(unseen) {
 		return fmt.Errorf("what the controller reports on %s is not known: %w", ref(of), unseen)
 	}
-	asked, rehearsal, hasPassed := "", "", last.rehearsed != nil && last.rehearsed.Status == metav1.ConditionTrue
+	result := rehearsalOf(last)
+	asked, rehearsal, hasPassed := "", "", result != nil && result.Status == metav1.ConditionTrue
 	if why == "" {
 		asked, why = c.dryRun(ctx, of)
 	}
 	switch {
 	case why != "":
-		if last.rehearsed != nil && last.isBlockedByRehearsal() {
+		if result != nil && isBlockedByRehearsal(last) {
 			why += fmt.Sprintf(" (rehearsed again at once with %s)", c.kubectl("at check %s --again", ref(of)))
 		}
 		return refused(of, why)
-	case last.rehearsed != nil:
-		rehearsal = rehearsed(last, c.now()) + ": " + last.rehearsed.Message
-	case s.run.Rehearse:
+	case result != nil:
+		rehearsal = rehearsed(last, c.now()) + ": " + result.Message
+	case at.Spec.Rehearse:
 		rehearsal = noRehearsal
 	}
 	missing, notAllowed, suspended := "", "", ""
-	if s.isSuspended {
+	if ptr.Deref(at.Spec.Suspend, false) {
 		suspended = "Nothing starts until " + c.kubectl("at resume %s", ref(of)) + "."
 	}
 	if !hasPassed {
@@ -171,9 +172,9 @@ func (c *cli) check(ctx context.Context, of object, ago time.Duration, out io.Wr
 		{"Rehearsal", rehearsal},
 		{"Dry-run", asked},
 		{"Missing", strings.TrimSpace(missing + " " + notAllowed)},
-		{"Unchecked", uncheckedOf(s.run, hasPassed)},
+		{"Unchecked", uncheckedOf(&at.Spec.RunSpec, hasPassed)},
 	})
-	if s.run.Rehearse && !hasPassed {
+	if at.Spec.Rehearse && !hasPassed {
 		return withCode(exitTimeout, "no rehearsal of %s has passed, so it is not known whether it would start", ref(of))
 	}
 	return nil
@@ -205,47 +206,42 @@ func (c *cli) noPreflight(of object) string {
 	return ""
 }
 
-// state is what the specs and the statuses of Ats and CronAts have in common.
-type state struct {
-	run             *v1alpha1.RunSpec
-	observed        int64 // generation
-	reason, message string
-	conditions      []metav1.Condition
-	rehearsed       *metav1.Condition // of the current generation, unless another was requested
-	rehearsedAt     *metav1.Time
-	isRequested     bool // a rehearsal
-	hasBegun        bool
-	isSuspended     bool
-}
-
-func stateOf(of object) (s state) {
+// asAt returns an At with what it has in common with a CronAt: what runs and whether it is suspended, and what
+// the controller reports. For other kinds, it is empty.
+func asAt(of object) *v1alpha1.At {
+	at := &v1alpha1.At{}
 	switch of := of.(type) {
 	case *v1alpha1.At:
-		status := &of.Status
-		s = state{
-			run: &of.Spec.RunSpec, observed: status.ObservedGeneration, reason: status.Reason, message: status.Message,
-			conditions: status.Conditions, rehearsedAt: status.RehearsedAt,
-			hasBegun:    status.Phase == v1alpha1.PhaseRunning || status.Phase == v1alpha1.PhaseDone,
-			isSuspended: ptr.Deref(of.Spec.Suspend, false),
-		}
+		return of
 	case *v1alpha1.CronAt:
-		status := &of.Status
-		s = state{
-			run: &of.Spec.AtTemplate.Spec, observed: status.ObservedGeneration, reason: status.Reason, message: status.Message,
-			conditions: status.Conditions, rehearsedAt: status.RehearsedAt,
-			isSuspended: ptr.Deref(of.Spec.Suspend, false),
+		at.ObjectMeta = of.ObjectMeta
+		at.Spec = v1alpha1.AtSpec{RunSpec: of.Spec.AtTemplate.Spec, Suspend: of.Spec.Suspend, StartingDeadlineSeconds: of.Spec.StartingDeadlineSeconds}
+		at.Status = v1alpha1.AtStatus{
+			ObservedGeneration: of.Status.ObservedGeneration, Reason: of.Status.Reason, Message: of.Status.Message,
+			Conditions: of.Status.Conditions, RehearsedAt: of.Status.RehearsedAt,
 		}
 	}
-	s.isRequested = !plan.Rehearsed{Conditions: &s.conditions, At: &s.rehearsedAt}.Requested(of).IsZero()
-	condition := meta.FindStatusCondition(s.conditions, v1alpha1.ConditionRehearsed)
-	if condition != nil && condition.ObservedGeneration == of.GetGeneration() && !s.isRequested {
-		s.rehearsed = condition
-	}
-	return s
+	return at
 }
 
-func (s *state) isBlockedByRehearsal() bool {
-	blocked := meta.FindStatusCondition(s.conditions, v1alpha1.ConditionBlocked)
+func hasBegun(at *v1alpha1.At) bool {
+	return at.Status.Phase == v1alpha1.PhaseRunning || at.Status.Phase == v1alpha1.PhaseDone
+}
+
+// isRequested reports whether a rehearsal was requested that has not taken place.
+func isRequested(at *v1alpha1.At) bool { return !plan.RehearsedOf(&at.Status).Requested(at).IsZero() }
+
+// rehearsalOf returns the result of the rehearsal of the current generation, unless another one was requested.
+func rehearsalOf(at *v1alpha1.At) *metav1.Condition {
+	condition := meta.FindStatusCondition(at.Status.Conditions, v1alpha1.ConditionRehearsed)
+	if condition != nil && condition.ObservedGeneration == at.Generation && !isRequested(at) {
+		return condition
+	}
+	return nil
+}
+
+func isBlockedByRehearsal(at *v1alpha1.At) bool {
+	blocked := meta.FindStatusCondition(at.Status.Conditions, v1alpha1.ConditionBlocked)
 	return plan.IsForecast(blocked) && !plan.IsRefusal(blocked)
 }
 
@@ -270,7 +266,7 @@ func (c *cli) warn(ctx context.Context, output *output, of object) error {
 		return refused(of, why)
 	}
 	if why == "" {
-		if why, _ = c.missing(of); why != "" && !stateOf(of).run.Rehearse {
+		if why, _ = c.missing(of); why != "" && !asAt(of).Spec.Rehearse {
 			why += " Nothing was rehearsed: --rehearse tries the Pod on a node."
 		}
 	}
@@ -285,18 +281,18 @@ func refused(of object, why string) error {
 // verdictOn returns why an object would not start, if the controller has reported that. isKnown is
 // false if it has reported nothing on the current version, not even the result of a rehearsal.
 func verdictOn(of object) (why string, isKnown bool) {
-	switch s := stateOf(of); s.reason {
+	switch at := asAt(of); at.Status.Reason {
 	case "", v1alpha1.ReasonAtActive, v1alpha1.ReasonSuspended:
-		return "", s.rehearsed != nil || s.hasBegun
+		return "", rehearsalOf(at) != nil || hasBegun(at)
 	default:
 		// Otherwise it may be out of date.
-		return s.reason + ": " + s.message, s.observed == of.GetGeneration() && (!s.isRequested || !s.isBlockedByRehearsal())
+		return reasonLine(at), at.Status.ObservedGeneration == at.Generation && (!isRequested(at) || !isBlockedByRehearsal(at))
 	}
 }
 
 // verdict waits for what verdictOn returns, or for a time. It also returns the state then, or why it
 // could not wait.
-func (c *cli) verdict(ctx context.Context, of object, limit time.Duration) (why string, last state, err error) {
+func (c *cli) verdict(ctx context.Context, of object, limit time.Duration) (why string, last *v1alpha1.At, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	seen := func(next object) (isKnown bool) {
@@ -304,7 +300,7 @@ func (c *cli) verdict(ctx context.Context, of object, limit time.Duration) (why 
 			return false
 		}
 		why, isKnown = verdictOn(next)
-		last = stateOf(next)
+		last = asAt(next)
 		return isKnown
 	}
 	// The object exists, whatever happens now.

@@ -32,7 +32,7 @@ import (
 // dryRun asks the API server what would happen if an object were due now, with the permissions of
 // the user. The controller may have other ones. asked says what was accepted, or not tried.
 func (c *cli) dryRun(ctx context.Context, of object) (asked, refused string) {
-	at := atFor(of)
+	at := asAt(of)
 	if at.Spec.Restart != nil {
 		what := "the restart of " + targetOf(&at.Spec.RunSpec)
 		forecast, err := workload.Foresee(ctx, c.kube.AppsV1(), at, c.now())
@@ -66,14 +66,6 @@ func inWords(forecast *plan.Forecast, err error, notAllowed, unknown, accepted s
 		return "", forecast.Reason + ": " + forecast.Message
 	}
 	return accepted, ""
-}
-
-// atFor returns an At that runs what an At or a CronAt runs.
-func atFor(of object) *v1alpha1.At {
-	return &v1alpha1.At{
-		ObjectMeta: metav1.ObjectMeta{Name: of.GetName(), Namespace: of.GetNamespace(), UID: of.GetUID()},
-		Spec:       v1alpha1.AtSpec{RunSpec: *stateOf(of).run},
-	}
 }
 
 var notAllowed = regexp.MustCompile(` cannot (get|list|create|patch) resource "`)

@@ -241,7 +241,7 @@ func (m *move) ats(names []string) (infos []*resource.Info, err error) {
 	infos = slices.DeleteFunc(infos, func(info *resource.Info) bool {
 		at := info.Object.(*v1alpha1.At)
 		due := instantOf(at)
-		return stateOf(at).hasBegun || plan.ParentName(at) != "" || m.dueBefore != "" && (due.IsZero() || !due.Before(limit.Instant))
+		return hasBegun(at) || plan.ParentName(at) != "" || m.dueBefore != "" && (due.IsZero() || !due.Before(limit.Instant))
 	})
 	if err == nil && len(infos) == 0 {
 		m.say("No At is moved: the flags select none that has not started.")

@@ -163,7 +163,7 @@ func (c *cli) printTable(title string, ats []*v1alpha1.At, options printers.Prin
 		}
 		pod := ptr.Deref(at.Status.Pod, v1alpha1.AtPod{})
 		table.add(at, at.Name, when, in, string(at.Status.Phase), reasonOf(at, now),
-			clip(commandOf(&at.Spec.RunSpec), maxCommand), exitCodeOf(at.Status.ExitCode), pod.Name, pod.NodeName, rehearsed(stateOf(at), now),
+			clip(commandOf(&at.Spec.RunSpec), maxCommand), exitCodeOf(at.Status.ExitCode), pod.Name, pod.NodeName, rehearsed(at, now),
 			at.Annotations[v1alpha1.AnnotationRequester],
 		)
 	}
@@ -220,7 +220,7 @@ func reasonOf(of object, now time.Time) string {
 	if isUnattended(of, now) {
 		return "NoController"
 	}
-	return stateOf(of).reason
+	return asAt(of).Status.Reason
 }
 
 // commandOf returns the command in one line.
@@ -269,7 +269,7 @@ func (c *cli) printCronAts(cronAts []*v1alpha1.CronAt, options printers.PrintOpt
 		}
 		table.add(cronAt, ref(cronAt), cronAt.Spec.Schedule, zoneOf(cronAt), next, since(cronAt.Status.NextScheduleTime, now),
 			since(cronAt.Status.LastScheduleTime, now), fmt.Sprint(cronAt.Status.Active), reasonOf(cronAt, now),
-			clip(commandOf(&cronAt.Spec.AtTemplate.Spec), maxCommand), rehearsed(stateOf(cronAt), now),
+			clip(commandOf(&cronAt.Spec.AtTemplate.Spec), maxCommand), rehearsed(asAt(cronAt), now),
 			cronAt.Annotations[v1alpha1.AnnotationRequester],
 		)
 	}

@@ -117,10 +117,10 @@ func placeOf(spec *v1alpha1.RunSpec) string {
 
 // announceOmitted prints which of the nodes that a new object selects it would leave out now.
 func (c *cli) announceOmitted(of object) {
-	if run := stateOf(of).run; run == nil || run.Nodes == nil { // A Freeze runs nothing.
+	at := asAt(of)
+	if at.Spec.Nodes == nil {
 		return
 	}
-	at := atFor(of)
 	nodes, err := listOf[*corev1.Node](c, "nodes", "")
 	if err != nil { // Few users may list nodes, and the object has been created.
 		return

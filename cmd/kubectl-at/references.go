@@ -75,7 +75,7 @@ func references(spec *corev1.PodSpec) (found []referenced) {
 // missing looks, with the permissions of the user, for the objects that the Pod of a run names. It says
 // which do not exist, and for which the user may not look.
 func (c *cli) missing(of object) (missing, notAllowed string) {
-	at := atFor(of)
+	at := asAt(of)
 	if at.Spec.Restart != nil {
 		return "", ""
 	}

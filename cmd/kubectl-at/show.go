@@ -76,7 +76,7 @@ func (c *cli) show(ctx context.Context, at *v1alpha1.At) error {
 
 	now := c.now()
 	progress, isWaiting := c.progressOf(at, newest, now)
-	printFields(c.Out, headOf(at.Name, at, &at.Spec.RunSpec, at.Spec.StartingDeadlineSeconds), whenOf(at, c.local(), now), c.statusOf(at, progress, isWaiting, now))
+	printFields(c.Out, headOf(at.Name, at), whenOf(at, c.local(), now), c.statusOf(at, progress, isWaiting, now))
 	if podsErr != nil {
 		c.say("Cannot list its Pods: %v", podsErr)
 	}
@@ -99,8 +99,9 @@ func printFields(out io.Writer, parts ...[]field) {
 }
 
 // headOf describes what runs, and who asked for it.
-func headOf(name string, object metav1.Object, spec *v1alpha1.RunSpec, startingDeadline *int64) []field {
-	all := []field{{"Name", name}, {"Namespace", object.GetNamespace()}, {"Requester", object.GetAnnotations()[v1alpha1.AnnotationRequester]}}
+func headOf(name string, at *v1alpha1.At) []field {
+	spec := &at.Spec.RunSpec
+	all := []field{{"Name", name}, {"Namespace", at.Namespace}, {"Requester", at.Annotations[v1alpha1.AnnotationRequester]}}
 	label := "Command"
 	for line := range strings.Lines(spec.Command) {
 		all = append(all, field{label, line})
@@ -116,10 +117,10 @@ func headOf(name string, object metav1.Object, spec *v1alpha1.RunSpec, startingD
 		}
 		all = append(all, field{"Image", strings.Join(images, ", ")})
 	}
-	return append(all, field{"Restarts", targetOf(spec)}, field{"Runs on", placeOf(spec)}, field{"Limits", limitsOf(spec, startingDeadline)})
+	return append(all, field{"Restarts", targetOf(spec)}, field{"Runs on", placeOf(spec)}, field{"Limits", limitsOf(&at.Spec)})
 }
 
-func limitsOf(spec *v1alpha1.RunSpec, startingDeadline *int64) string {
+func limitsOf(spec *v1alpha1.AtSpec) string {
 	var limits []string
 	add := func(format string, n *int64) {
 		if n != nil {
@@ -129,7 +130,7 @@ func limitsOf(spec *v1alpha1.RunSpec, startingDeadline *int64) string {
 	if n := ptr.Deref(spec.BackoffLimit, 0); n > 0 {
 		limits = append(limits, fmt.Sprintf("at most %d further attempts", n))
 	}
-	add("starts at most %s late", startingDeadline)
+	add("starts at most %s late", spec.StartingDeadlineSeconds)
 	add("runs at most %s", spec.ActiveDeadlineSeconds)
 	if spec.TTLSecondsAfterFinished != nil {
 		add("removed %s after its end", ptr.To(int64(*spec.TTLSecondsAfterFinished)))
@@ -177,7 +178,7 @@ func (c *cli) statusOf(at *v1alpha1.At, progress string, isWaiting bool, now tim
 		{"Why", why},
 		{"Pod", pod},
 		{"Message", message},
-		{"Rehearsed", rehearsed(stateOf(at), now)},
+		{"Rehearsed", rehearsed(at, now)},
 		{"Started", since(at.Status.StartTime, now)},
 		{"Ended", since(at.Status.CompletionTime, now)},
 		{"Exit code", exitCodeOf(at.Status.ExitCode)},
@@ -186,12 +187,12 @@ func (c *cli) statusOf(at *v1alpha1.At, progress string, isWaiting bool, now tim
 }
 
 // rehearsed describes the last rehearsal.
-func rehearsed(s state, now time.Time) string {
-	condition := meta.FindStatusCondition(s.conditions, v1alpha1.ConditionRehearsed)
-	if condition == nil || s.rehearsedAt == nil {
+func rehearsed(at *v1alpha1.At, now time.Time) string {
+	condition := meta.FindStatusCondition(at.Status.Conditions, v1alpha1.ConditionRehearsed)
+	if condition == nil || at.Status.RehearsedAt == nil {
 		return ""
 	}
-	return condition.Reason + ", " + since(s.rehearsedAt, now)
+	return condition.Reason + ", " + since(at.Status.RehearsedAt, now)
 }
 
 // whyOf explains the state of an At in a sentence.
@@ -288,7 +289,7 @@ func (c *cli) showCronAt(ctx context.Context, cronAt *v1alpha1.CronAt) error {
 	now := c.now()
 	spec := &cronAt.Spec
 	printFields(c.Out,
-		headOf(ref(cronAt), cronAt, &spec.AtTemplate.Spec, spec.StartingDeadlineSeconds),
+		headOf(ref(cronAt), asAt(cronAt)),
 		[]field{{"Schedule", spec.Schedule + ", " + zoneOf(cronAt)}, {"Policy", policyOf(spec)}},
 		nextTimesOf(cronAt, c.local(), now), c.stateOfCronAt(cronAt, now))
 	if atsErr != nil {
@@ -339,7 +340,7 @@ func (c *cli) stateOfCronAt(cronAt *v1alpha1.CronAt, now time.Time) []field {
 		{"Active", fmt.Sprint(status.Active)},
 		{"State", reasonOf(cronAt, now)},
 		{"Why", why},
-		{"Rehearsed", rehearsed(stateOf(cronAt), now)},
+		{"Rehearsed", rehearsed(asAt(cronAt), now)},
 		{"Last", since(status.LastScheduleTime, now)},
 		{"Succeeded", since(status.LastSuccessfulTime, now)},
 		{"Missed", missed},

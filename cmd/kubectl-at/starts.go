@@ -109,9 +109,9 @@ func startOfAt(at *v1alpha1.At, now time.Time) (s start, starts bool) {
 
 // setState sets what is known about the next start of an At or a CronAt.
 func (s *start) setState(now time.Time) {
-	of := stateOf(s.object)
-	switch blocked := plan.TrueCondition(of.conditions, v1alpha1.ConditionBlocked); {
-	case of.isSuspended:
+	of := asAt(s.object)
+	switch blocked := plan.Blocked(of); {
+	case ptr.Deref(of.Spec.Suspend, false):
 		s.State, s.Message = startSuspended, ""
 	case plan.IsForecast(blocked):
 		s.State, s.Message = startWouldFail, blocked.Message

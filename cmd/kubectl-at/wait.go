@@ -228,7 +228,7 @@ func (c *cli) hintOnAt(at *v1alpha1.At, now time.Time) string {
 
 // isUnattended reports whether no controller has processed an object for a while that is due, or a new CronAt.
 func isUnattended(of object, now time.Time) bool {
-	s := stateOf(of)
+	at := asAt(of)
 	var overdue time.Duration
 	switch of := of.(type) {
 	case *v1alpha1.At:
@@ -238,7 +238,7 @@ func isUnattended(of object, now time.Time) bool {
 			overdue = now.Sub(of.CreationTimestamp.Time)
 		}
 	}
-	return overdue > unattended && s.reason == "" && !s.hasBegun
+	return overdue > unattended && at.Status.Reason == "" && !hasBegun(at)
 }
 
 // noController asks the user to check the controller.
