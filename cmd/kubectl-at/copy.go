@@ -139,12 +139,7 @@ func sourceOf(object runtime.Object, keep labels.Set) (from source, err error) {
 		from.spec = object.Spec
 		return from, nil
 	case *batchv1.CronJob:
-		from.spec = v1alpha1.CronAtSpec{
-			Schedule: object.Spec.Schedule, TimeZone: object.Spec.TimeZone, Suspend: object.Spec.Suspend, StartingDeadlineSeconds: object.Spec.StartingDeadlineSeconds,
-			ConcurrencyPolicy:         v1alpha1.ConcurrencyPolicy(object.Spec.ConcurrencyPolicy),
-			SuccessfulAtsHistoryLimit: object.Spec.SuccessfulJobsHistoryLimit, FailedAtsHistoryLimit: object.Spec.FailedJobsHistoryLimit,
-		}
-		from.spec.AtTemplate.Metadata = v1alpha1.AtTemplateMeta{Labels: object.Spec.JobTemplate.Labels, Annotations: object.Spec.JobTemplate.Annotations}
+		from.spec = cronAtOf(object).Spec
 		from.limit(c, &object.ObjectMeta, &object.Spec.JobTemplate.Spec)
 	case *batchv1.Job:
 		from.limit(c, &object.ObjectMeta, &object.Spec)
@@ -168,6 +163,20 @@ func sourceOf(object runtime.Object, keep labels.Set) (from source, err error) {
 	notes, err := c.apply()
 	from.notes = append(from.notes, notes...)
 	return from, err
+}
+
+// cronAtOf returns a CronAt with the schedule, the policies and the Pod template of a CronJob.
+func cronAtOf(cronJob *batchv1.CronJob) *v1alpha1.CronAt {
+	spec, template := &cronJob.Spec, &cronJob.Spec.JobTemplate
+	return &v1alpha1.CronAt{ObjectMeta: cronJob.ObjectMeta, Spec: v1alpha1.CronAtSpec{
+		Schedule: spec.Schedule, TimeZone: spec.TimeZone, Suspend: spec.Suspend, StartingDeadlineSeconds: spec.StartingDeadlineSeconds,
+		ConcurrencyPolicy:         v1alpha1.ConcurrencyPolicy(spec.ConcurrencyPolicy),
+		SuccessfulAtsHistoryLimit: spec.SuccessfulJobsHistoryLimit, FailedAtsHistoryLimit: spec.FailedJobsHistoryLimit,
+		AtTemplate: v1alpha1.AtTemplateSpec{
+			Metadata: v1alpha1.AtTemplateMeta{Labels: template.Labels, Annotations: template.Annotations},
+			Spec:     v1alpha1.RunSpec{Template: &template.Spec.Template},
+		},
+	}}
 }
 
 // limit copies the limits of a Job, which has the template.

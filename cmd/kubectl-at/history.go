@@ -106,7 +106,7 @@ func runOfJob(job *batchv1.Job) pastRun {
 	if ended == nil && i >= 0 {
 		ended = &job.Status.Conditions[i].LastTransitionTime
 	}
-	r := newRun(newEntry(job, time.Time{}, commandOfPod(&job.Spec.Template)), job.Status.StartTime, ended)
+	r := newRun(newEntry(job, time.Time{}, commandOf(&v1alpha1.RunSpec{Template: &job.Spec.Template})), job.Status.StartTime, ended)
 	r.Reason = "Running"
 	if i >= 0 {
 		end := job.Status.Conditions[i]

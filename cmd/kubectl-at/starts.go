@@ -23,7 +23,6 @@ import (
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -76,13 +75,13 @@ func startsOf(ats []*v1alpha1.At, cronAts []*v1alpha1.CronAt, cronJobs []*batchv
 	}
 	took := durations(ats)
 	for _, cronAt := range cronAts {
-		all = append(all, startsOfCronAt(cronAt, took[string(cronAt.UID)], now, until)...)
+		all = append(all, startsOfCronAt(cronAt, cronAt, took[string(cronAt.UID)], now, until)...)
 	}
 	for i := range all {
 		all[i].setFrozen(freezes, now)
 	}
 	for _, cronJob := range cronJobs {
-		all = append(all, startsOfCronJob(cronJob, now, until)...)
+		all = append(all, startsOfCronAt(cronJob, cronAtOf(cronJob), 0, now, until)...)
 	}
 	slices.SortStableFunc(all, func(a, b start) int { return a.Time.Compare(b.Time) })
 	return all
@@ -147,35 +146,24 @@ func durations(ats []*v1alpha1.At) map[string]time.Duration {
 	return took
 }
 
-// startsOfCronAt returns the times of a CronAt. What is known is about the next one, except
-// that each may begin before the one before has ended, as long as that takes as long as the last.
-func startsOfCronAt(cronAt *v1alpha1.CronAt, took time.Duration, now, until time.Time) []start {
+// startsOfCronAt returns the times of a CronAt, or of a CronJob with the same schedule. What is known is about the
+// next one, except that each may begin before the one before has ended, as long as that takes as long as the last.
+func startsOfCronAt(of object, cronAt *v1alpha1.CronAt, took time.Duration, now, until time.Time) []start {
 	resumed := *cronAt
 	resumed.Spec.Suspend = nil
-	all := occurrences(newEntry(cronAt, now, commandOf(&cronAt.Spec.AtTemplate.Spec)), &resumed, now, until)
+	all := occurrences(newEntry(of, now, commandOf(&cronAt.Spec.AtTemplate.Spec)), &resumed, now, until)
 	for i := range all {
 		if i > 0 && took > all[i].Time.Sub(all[i-1].Time) {
 			all[i].State, all[i].Message = startMayOverlap, "the last run took "+short(took)
 		}
 	}
-	if len(all) > 0 {
-		all[0].setState(now)
-		if all[0].State == startSuspended {
-			return all[:1]
-		}
-	}
-	return all
-}
-
-// startsOfCronJob returns the times of a CronJob. One without a time zone has that of the
-// controller-manager, which is UTC almost everywhere.
-func startsOfCronJob(cronJob *batchv1.CronJob, now, until time.Time) []start {
-	same := &v1alpha1.CronAt{Spec: v1alpha1.CronAtSpec{Schedule: cronJob.Spec.Schedule, TimeZone: cronJob.Spec.TimeZone}}
-	same.CreationTimestamp = cronJob.CreationTimestamp
-	all := occurrences(newEntry(cronJob, now, commandOfPod(&cronJob.Spec.JobTemplate.Spec.Template)), same, now, until)
-	if len(all) > 0 && ptr.Deref(cronJob.Spec.Suspend, false) {
+	switch {
+	case len(all) == 0:
+	case ptr.Deref(cronAt.Spec.Suspend, false):
 		all = all[:1]
 		all[0].State = startSuspended
+	default:
+		all[0].setState(now)
 	}
 	return all
 }
@@ -198,8 +186,4 @@ func occurrences(first entry, cronAt *v1alpha1.CronAt, now, until time.Time) (al
 		all[0].Repeats = cronAt.Spec.Schedule
 	}
 	return all
-}
-
-func commandOfPod(template *corev1.PodTemplateSpec) string {
-	return commandOf(&v1alpha1.RunSpec{Template: template})
 }
