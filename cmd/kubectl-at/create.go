@@ -96,7 +96,6 @@ const createExample = `  # In two hours, and follow it to its end
 // create has the flags of kubectl at TIME.
 type create struct {
 	*run
-	wait wait
 	past bool
 }
 
@@ -114,16 +113,16 @@ func (c *cli) createCommand() *cobra.Command {
 				return cmd.Help()
 			}
 			words, command := cutCommand(cmd, args)
-			return o.create(cmd, words, command)
+			return o.create(cmd.Context(), words, command)
 		},
 	}
 	o.run = c.addRun(cmd)
 	cmd.Flags().BoolVar(&o.past, "past", false, "Allow a time in the past, which means immediately")
-	o.wait.addFlags(cmd.Flags())
+	o.output.wait.addFlags(cmd.Flags())
 	return cmd
 }
 
-// cutCommand returns the arguments before and after --.
+// cutCommand returns the arguments before and after --. Without it, command is nil.
 func cutCommand(cmd *cobra.Command, args []string) (words, command []string) {
 	if dash := cmd.ArgsLenAtDash(); dash >= 0 {
 		return args[:dash], args[dash:]
@@ -131,7 +130,7 @@ func cutCommand(cmd *cobra.Command, args []string) (words, command []string) {
 	return args, nil
 }
 
-func (o *create) create(cmd *cobra.Command, words, command []string) error {
+func (o *create) create(ctx context.Context, words, command []string) error {
 	if len(words) == 0 {
 		return usageError("there is no time: write it before --, as in kubectl at now + 2 hours -- echo YAY")
 	}
@@ -140,7 +139,7 @@ func (o *create) create(cmd *cobra.Command, words, command []string) error {
 	if err != nil {
 		return err
 	}
-	if err := o.validate(cmd, command, &o.wait); err != nil {
+	if err := o.validate(command); err != nil {
 		return err
 	}
 	if o.startingDeadline.value == nil && plan.IsMistake(now.Sub(t.Instant)) {
@@ -162,33 +161,33 @@ func (o *create) create(cmd *cobra.Command, words, command []string) error {
 	if o.suspend {
 		at.Spec.Suspend = ptr.To(true)
 	}
-	return o.createAt(cmd.Context(), o.output, at, t.Instant, now, &o.wait)
+	return o.createAt(ctx, o.output, at, t.Instant, now)
 }
 
 // createAt creates an At for an instant, prints it and when it runs, and follows it.
-func (c *cli) createAt(ctx context.Context, output *output, at *v1alpha1.At, instant, now time.Time, w *wait) error {
+func (c *cli) createAt(ctx context.Context, output *output, at *v1alpha1.At, instant, now time.Time) error {
 	if output.check && !instant.After(now) {
 		return usageError("--check is for a later time: this run starts at once, and --wait reports how it ends")
 	}
 	if err := c.create(ctx, output, at); err != nil {
 		return err
 	}
-	if err := c.announceAt(ctx, output, at, instant, now, w); err != nil || w.enabled() || !instant.After(now) {
+	if err := c.announceAt(ctx, output, at, instant, now); err != nil || output.wait.enabled() || !instant.After(now) {
 		return err
 	}
 	return c.warn(ctx, output, at)
 }
 
 // announceAt prints when an At that has been written runs, and follows it.
-func (c *cli) announceAt(ctx context.Context, output *output, at *v1alpha1.At, instant, now time.Time, w *wait) error {
+func (c *cli) announceAt(ctx context.Context, output *output, at *v1alpha1.At, instant, now time.Time) error {
 	if ptr.Deref(at.Spec.Suspend, false) {
 		c.say("suspended, due %s: it does not start until %s", instant.In(c.local()).Format(longTime), c.kubectl("at resume %s", at.Name))
 	} else {
 		c.announce(output.runs(), instant, now, "")
 		c.announceFreeze(output, at, later(instant, now))
 	}
-	if w.enabled() {
-		return c.follow(ctx, at, w)
+	if output.wait.enabled() {
+		return c.follow(ctx, at, &output.wait)
 	}
 	return nil
 }

@@ -17,7 +17,6 @@ limitations under the License.
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -184,7 +183,7 @@ be in the past, none is moved.`,
 				if len(infos) > 1 {
 					one.ErrOut = &prefixed{out: c.ErrOut, lock: &sync.Mutex{}, prefix: ref(info.Object.(*v1alpha1.At)) + " "}
 				}
-				return one.move(cmd.Context(), output, info, to, &wait{}, "")
+				return one.move(cmd.Context(), output, info, to, "")
 			})
 		},
 	}
@@ -270,7 +269,6 @@ const movedToNow = "moved to now"
 
 func (c *cli) runNowCommand() *cobra.Command {
 	var output *output
-	var w wait
 	cmd := &cobra.Command{
 		Use:   "run-now NAME|cronat/NAME",
 		Short: "Run an At now instead of at its time, or a CronAt once more",
@@ -285,7 +283,7 @@ limits. It is deleted with the CronAt.`,
   kubectl at run-now cronat/backup --logs`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := cmp.Or(output.validate(), w.validate(output)); err != nil {
+			if err := output.validate(); err != nil {
 				return err
 			}
 			info, err := c.get(args[0])
@@ -297,18 +295,18 @@ limits. It is deleted with the CronAt.`,
 			cronAt, isCronAt := info.Object.(*v1alpha1.CronAt)
 			if !isCronAt {
 				to := func(*v1alpha1.At) (timespec.Time, error) { return t, nil }
-				return c.move(cmd.Context(), output, info, to, &w, fmt.Sprintf(": this uses up its planned run; %s is an additional one", c.kubectl("at now --from at/%s", info.Name)))
+				return c.move(cmd.Context(), output, info, to, fmt.Sprintf(": this uses up its planned run; %s is an additional one", c.kubectl("at now --from at/%s", info.Name)))
 			}
-			if w.logs && cronAt.Spec.AtTemplate.Spec.Restart != nil {
+			if output.wait.logs && cronAt.Spec.AtTemplate.Spec.Restart != nil {
 				return errLogsOfRestart
 			}
 			done := &output.flags.NamePrintFlags.Operation
 			*done = strings.Replace(*done, movedToNow, "created", 1)
-			return c.createAt(cmd.Context(), output, manualAt(cronAt, t), t.Instant, now, &w)
+			return c.createAt(cmd.Context(), output, manualAt(cronAt, t), t.Instant, now)
 		},
 	}
 	output = addOutput(cmd, movedToNow)
-	w.addFlags(cmd.Flags())
+	output.wait.addFlags(cmd.Flags())
 	return cmd
 }
 
@@ -337,14 +335,14 @@ func (c *cli) reschedule(at *v1alpha1.At, to func(*v1alpha1.At) (timespec.Time, 
 }
 
 // move changes the time of an At, prints what it was, with a remark, and what it is, and follows the run.
-func (c *cli) move(ctx context.Context, output *output, info *resource.Info, to func(*v1alpha1.At) (timespec.Time, error), w *wait, remark string) error {
+func (c *cli) move(ctx context.Context, output *output, info *resource.Info, to func(*v1alpha1.At) (timespec.Time, error), remark string) error {
 	now := c.now().Truncate(time.Second)
 	var was v1alpha1.AtSpec
 	var instant time.Time
 	err := c.edit(output, info, func() (err error) {
 		at := info.Object.(*v1alpha1.At)
 		was = at.Spec
-		if w.logs && at.Spec.Restart != nil {
+		if output.wait.logs && at.Spec.Restart != nil {
 			return errLogsOfRestart
 		}
 		instant, err = c.reschedule(at, to)
@@ -356,7 +354,7 @@ func (c *cli) move(ctx context.Context, output *output, info *resource.Info, to 
 	if before, err := plan.Instant(&was); err == nil {
 		c.announce("was", before, now, remark)
 	}
-	return c.announceAt(ctx, output, info.Object.(*v1alpha1.At), instant, now, w)
+	return c.announceAt(ctx, output, info.Object.(*v1alpha1.At), instant, now)
 }
 
 // manualAt returns an At from a CronAt. The CronAt owns it for garbage collection, but is

@@ -18,6 +18,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -89,7 +90,7 @@ func (c *cli) everyCommand() *cobra.Command {
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			words, command := cutCommand(cmd, args)
-			return o.create(cmd, words, command)
+			return o.create(cmd.Context(), words, command)
 		},
 	}
 	o.run = c.addRun(cmd)
@@ -101,8 +102,8 @@ func (c *cli) everyCommand() *cobra.Command {
 	return cmd
 }
 
-func (o *every) create(cmd *cobra.Command, words, command []string) error {
-	if err := o.validate(cmd, words, command); err != nil {
+func (o *every) create(ctx context.Context, words, command []string) error {
+	if err := o.validate(words, command); err != nil {
 		return err
 	}
 	now := o.now().Truncate(time.Second)
@@ -114,7 +115,7 @@ func (o *every) create(cmd *cobra.Command, words, command []string) error {
 	if err != nil {
 		return err
 	}
-	if err := o.run.create(cmd.Context(), o.output, cronAt); err != nil {
+	if err := o.run.create(ctx, o.output, cronAt); err != nil {
 		return err
 	}
 	if from.kind == "CronJob" && from.name != "" && !ptr.Deref(from.spec.Suspend, false) {
@@ -127,10 +128,10 @@ func (o *every) create(cmd *cobra.Command, words, command []string) error {
 	if err := o.announceNext(o.output, cronAt, now); err != nil {
 		return err
 	}
-	return o.warn(cmd.Context(), o.output, cronAt)
+	return o.warn(ctx, o.output, cronAt)
 }
 
-func (o *every) validate(cmd *cobra.Command, words, command []string) error {
+func (o *every) validate(words, command []string) error {
 	kind, _ := reference(o.pod.from)
 	hasOne := o.pod.file != "" || kind == "CronJob" || kind == v1alpha1.CronAtKind
 	if strings.TrimSpace(strings.Join(words, " ")) == "" && (len(words) > 0 || !hasOne) {
@@ -139,7 +140,7 @@ func (o *every) validate(cmd *cobra.Command, words, command []string) error {
 	if o.changed("concurrency") && !slices.Contains(concurrencyPolicies, o.concurrency) {
 		return usageError("--concurrency is %q: it must be %s", o.concurrency, strings.Join(concurrencyPolicies, ", "))
 	}
-	return o.run.validate(cmd, command, &wait{})
+	return o.run.validate(command)
 }
 
 func (o *every) errNoSchedule() error {

@@ -217,12 +217,12 @@ func (c *cli) limits(ctx context.Context, config *rest.Config) *rest.Config {
 	return config
 }
 
-// output prints the objects that a command has written, like kubectl.
+// output prints the objects that a command has written, like kubectl, and says whether it then checks or follows them.
 type output struct {
 	flags  *genericclioptions.PrintFlags
 	dryRun string
-	logs   bool // Standard output is for the log.
 	check  bool // --check
+	wait   wait
 }
 
 // addOutput adds -o and --dry-run to a command. done describes what the command has done
@@ -245,6 +245,15 @@ func (o *output) validate() error {
 	}
 	if _, err := o.flags.ToPrinter(); err != nil {
 		return usageError("%w", err)
+	}
+	w := &o.wait
+	switch {
+	case w.enabled() && o.check:
+		return usageError("--check cannot be used with --wait: remove one of the two")
+	case w.enabled() && o.dryRun != "none":
+		return usageError("--wait cannot be used with --dry-run=%s: remove one of the two", o.dryRun)
+	case !w.enabled() && (w.timeout.value != nil || w.passExitCode):
+		return usageError("--timeout and --pass-exit-code require --wait or --logs")
 	}
 	return nil
 }
@@ -270,7 +279,7 @@ func (o *output) print(c *cli, object runtime.Object) error {
 		return err
 	}
 	out := c.Out
-	if o.logs {
+	if o.wait.logs { // Standard output is for the log.
 		out = c.ErrOut
 	}
 	return printer.PrintObj(object, out)

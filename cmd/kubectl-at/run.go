@@ -86,18 +86,18 @@ func (c *cli) addRun(cmd *cobra.Command) *run {
 	return r
 }
 
-func (r *run) validate(cmd *cobra.Command, command []string, w *wait) error {
-	if err := cmp.Or(r.output.validate(), w.validate(r.output)); err != nil {
+func (r *run) validate(command []string) error {
+	if err := r.output.validate(); err != nil {
 		return err
 	}
 	var err error
 	if r.labelSet, err = labels.ConvertSelectorToLabelsMap(r.labels); err != nil {
 		return usageError("--labels is %q: write NAME=VALUE, separated by commas", r.labels)
 	}
-	if err := cmp.Or(r.validateRestart(cmd, w), r.nodes.validate(), r.pod.validate()); err != nil {
+	if err := cmp.Or(r.validateRestart(command), r.nodes.validate(), r.pod.validate()); err != nil {
 		return err
 	}
-	if cmd.ArgsLenAtDash() >= 0 && strings.TrimSpace(strings.Join(command, "")) == "" {
+	if command != nil && strings.TrimSpace(strings.Join(command, "")) == "" {
 		return usageError("there is no command after --: write one, or remove --")
 	}
 	if r.pod.args && len(command) == 0 {
@@ -246,15 +246,15 @@ func isTerminal(stream any) bool {
 }
 
 // validateRestart rejects a command, and its output, together with --restart.
-func (r *run) validateRestart(cmd *cobra.Command, w *wait) error {
+func (r *run) validateRestart(command []string) error {
 	kind, name := reference(r.restart)
 	r.workload = &v1alpha1.AtRestart{Kind: v1alpha1.RestartKind(kind), Name: name}
 	switch {
 	case !r.changed("restart"):
 		r.workload = nil
-	case cmd.ArgsLenAtDash() >= 0:
+	case command != nil:
 		return usageError("--restart does not run a command: remove what follows --")
-	case w.logs:
+	case r.output.wait.logs:
 		return errLogsOfRestart
 	case !slices.Contains(restartable, r.workload.Kind):
 		return usageError("--restart is %q: write deployment/NAME, statefulset/NAME or daemonset/NAME", r.restart)

@@ -81,19 +81,6 @@ func (w *wait) addLimits(flags *pflag.FlagSet, when string) {
 
 func (w *wait) enabled() bool { return w.wait || w.logs }
 
-func (w *wait) validate(output *output) error {
-	output.logs = w.logs
-	switch {
-	case w.enabled() && output.check:
-		return usageError("--check cannot be used with --wait: remove one of the two")
-	case w.enabled() && output.dryRun != "none":
-		return usageError("--wait cannot be used with --dry-run=%s: remove one of the two", output.dryRun)
-	case !w.enabled() && (w.timeout.value != nil || w.passExitCode):
-		return usageError("--timeout and --pass-exit-code require --wait or --logs")
-	}
-	return nil
-}
-
 // follow watches a run to its end and returns the outcome as an error.
 func (c *cli) follow(ctx context.Context, at *v1alpha1.At, w *wait) error {
 	untilOvertime := func(at *v1alpha1.At) time.Duration {
