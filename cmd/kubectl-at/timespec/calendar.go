@@ -31,7 +31,6 @@ type candidate struct {
 	// wallClock is the wall-clock time, represented in UTC, unless there is an instant.
 	wallClock time.Time
 	instant   time.Time
-	isBare    bool // an instant, not a date
 	// how describes the candidate.
 	how string
 	// err is set if the day does not exist. wallClock is on a later day then.
@@ -102,7 +101,7 @@ func (s *spec) evaluate(options Options) (Time, error) {
 			instead = `"now"`
 		}
 		return Time{}, c.fail(c.whole, "is in the past, because it is %s: write a time in the future, or %s", Time{Instant: instant}, instead)
-	case !hasPassed && c.clock == nil && c.on.IsZero() && !from.isBare && isToday:
+	case !hasPassed && c.clock == nil && c.on.IsZero() && c.isDated() && isToday:
 		return Time{}, c.fail(c.whole, `is today, without a time of day: write one too, such as 10:12, or only "now"`)
 	case instant.After(c.now.AddDate(maxYears, 0, 0)) && (!c.hasOffset || !c.isInstant()):
 		return Time{}, c.fail(c.whole, "is more than %d years ahead: write the exact instant if it is meant, %s", maxYears, Time{Instant: instant})
@@ -112,7 +111,7 @@ func (s *spec) evaluate(options Options) (Time, error) {
 
 // checkOn returns an error if what the text lacks depends on the zone. here is On in the zone of the options.
 func (c *calendar) checkOn(here time.Time) error {
-	isDated := c.date != nil || c.weekday != nil
+	isDated := c.isDated()
 	what, layout := "at %s or %s, because the zones differ: write the time of day too", "15:04"
 	if !isDated {
 		what, layout = "on %s or %s, because the zones differ: write the date too", "2 January"
@@ -166,17 +165,17 @@ func (c *calendar) candidates() ([]candidate, error) {
 	thisYear := c.today.Year()
 	var all []candidate
 	switch {
-	case c.date == nil && c.weekday == nil && c.clock == nil:
+	case !c.isDated() && c.clock == nil:
 		if _, isPresent := c.seen[present]; !isPresent && !c.on.IsZero() {
-			return []candidate{{instant: c.on, isBare: true, how: "its time"}}, nil
+			return []candidate{{instant: c.on, how: "its time"}}, nil
 		}
-		return []candidate{{instant: c.now, isBare: true, how: "now"}}, nil
-	case c.date == nil && c.weekday == nil && !c.on.IsZero():
+		return []candidate{{instant: c.now, how: "now"}}, nil
+	case !c.isDated() && !c.on.IsZero():
 		if c.clock.midnight {
 			return nil, c.fail(c.clock.span, "begins one day and ends another: write 00:00 and the date")
 		}
 		return []candidate{c.at(dayOf(c.on))}, nil
-	case c.date == nil && c.weekday == nil:
+	case !c.isDated():
 		return []candidate{c.at(c.today), c.at(c.today.AddDate(0, 0, 1))}, nil
 	case c.date == nil:
 		return c.weekdays()
@@ -364,7 +363,7 @@ func (c *calendar) add(wallClock time.Time, s step) (time.Time, error) {
 func (c *calendar) describe(from candidate) string {
 	how := from.how
 	switch {
-	case from.isBare:
+	case c.clock == nil && !c.isDated():
 		how += " (" + from.instant.Format("Monday 2 January 2006 at 15:04:05") + ")"
 	case c.clock == nil && !c.on.IsZero():
 		how += " at " + c.on.Format("15:04:05") + " (its time of day)"

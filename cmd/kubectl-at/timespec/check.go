@@ -32,7 +32,6 @@ func (s *spec) check(thisYear int) error {
 	zone, hasZone := has(timeZone)
 	week, isWeek := has(aWeek)
 	other, hasOther := has(timeOfDay, aDate, aWeekday, aWeek)
-	isDay := s.date != nil || s.weekday != nil
 	switch {
 	case hasZone && !isNow && !hasOther && len(s.steps) == 0:
 		return s.fail(zone, "is a time zone without a time: write a time before it, such as 10:12")
@@ -44,9 +43,9 @@ func (s *spec) check(thisYear int) error {
 		return s.fail(s.date.span, "and %q are two dates: write only one", s.quote(s.weekday.span))
 	case s.date != nil && s.date.tonight && (s.clock == nil || s.clock.hour < 17 && !s.clock.midnight):
 		return s.fail(s.date.span, `needs a time of day after 17:00: write one, such as "tonight 20:00", or "tomorrow 02:00"`)
-	case isDay && s.clock != nil && s.clock.midnight:
+	case s.isDated() && s.clock != nil && s.clock.midnight:
 		return s.fail(s.clock.span, "begins one day and ends another: write 00:00, or 00:00 of the next day")
-	case isDay && s.clock == nil && slices.ContainsFunc(s.steps, step.isTimed):
+	case s.isDated() && s.clock == nil && slices.ContainsFunc(s.steps, step.isTimed):
 		return s.fail(s.steps[0].span, "needs a time of day to count from: write one, such as 10:12, before it")
 	}
 	return s.checkYear(thisYear)

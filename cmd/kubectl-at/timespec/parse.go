@@ -63,6 +63,9 @@ const (
 	timeZone  part = "time zone"
 )
 
+// isDated reports whether the text has a day, and not only a time of day or now.
+func (s *spec) isDated() bool { return s.date != nil || s.weekday != nil }
+
 type clock struct {
 	hour, minute, second, nanosecond int
 	// short is true for a time such as 1012.
