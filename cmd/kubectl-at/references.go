@@ -30,9 +30,6 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
-// referenced is an object that a Pod names.
-type referenced struct{ kind, name string }
-
 // naming are the fields of a Pod that name an object.
 var naming = map[string]string{
 	"serviceAccountName": "ServiceAccount", "claimName": "PersistentVolumeClaim",
@@ -40,14 +37,14 @@ var naming = map[string]string{
 	"secret": "Secret", "secretRef": "Secret", "secretKeyRef": "Secret", "nodePublishSecretRef": "Secret", "imagePullSecrets": "Secret",
 }
 
-// references returns the objects that a Pod names, apart from those that are optional.
-func references(spec *corev1.PodSpec) (found []referenced) {
+// references returns the kinds and the names of the objects that a Pod names, apart from those that are optional.
+func references(spec *corev1.PodSpec) (found []string) {
 	var walk func(kind string, value any)
 	walk = func(kind string, value any) {
 		switch value := value.(type) {
 		case string:
-			if r := (referenced{kind, value}); kind != "" && !slices.Contains(found, r) {
-				found = append(found, r)
+			if reference := kind + " " + value; kind != "" && !slices.Contains(found, reference) {
+				found = append(found, reference)
 			}
 		case []any:
 			for _, element := range value {
@@ -80,13 +77,14 @@ func (c *cli) missing(of object) (missing, notAllowed string) {
 		return "", ""
 	}
 	var absent, hidden []string
-	for _, r := range references(&plan.NewPod(at, plan.Defaults{Image: defaultImage}).Spec) {
-		_, err := c.one(r.kind, r.name)
+	for _, reference := range references(&plan.NewPod(at, plan.Defaults{Image: defaultImage}).Spec) {
+		kind, name, _ := strings.Cut(reference, " ")
+		_, err := c.one(kind, name)
 		switch {
-		case answer.IsNotFound(err, r.name):
-			absent = append(absent, r.kind+" "+r.name)
+		case answer.IsNotFound(err, name):
+			absent = append(absent, reference)
 		case isNotAllowed(err):
-			hidden = append(hidden, r.kind+" "+r.name)
+			hidden = append(hidden, reference)
 		}
 	}
 	if len(absent) > 0 {
