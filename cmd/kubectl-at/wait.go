@@ -86,9 +86,9 @@ func (c *cli) follow(ctx context.Context, at *v1alpha1.At, w *wait) error {
 	untilOvertime := func(at *v1alpha1.At) time.Duration {
 		return min(max(0, instantOf(at).Sub(c.now())), math.MaxInt64-overtime) + overtime
 	}
-	limit, cause := untilOvertime(at), errOvertime
+	limit, cause := untilOvertime(at), withCode(exitTimeout, "the run was due a day ago, and there is no --timeout")
 	if w.timeout.value != nil {
-		limit, cause = plan.Seconds(*w.timeout.value), errTimeout
+		limit, cause = plan.Seconds(*w.timeout.value), withCode(exitTimeout, "--timeout has passed")
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -159,8 +159,6 @@ func (c *cli) follow(ctx context.Context, at *v1alpha1.At, w *wait) error {
 // wait forever for what is suspended, blocked or hanging.
 const overtime = day
 
-var errTimeout, errOvertime = errors.New("--timeout has passed"), errors.New("the run was due a day ago, and there is no --timeout")
-
 // stopped returns the error for watching that ended before the run.
 func (c *cli) stopped(ctx context.Context, at *v1alpha1.At) error {
 	state, goesOn := strings.TrimSuffix(stateLine(at, c.now()), "."), "The run continues"
@@ -168,8 +166,9 @@ func (c *cli) stopped(ctx context.Context, at *v1alpha1.At) error {
 		goesOn = "It stays scheduled"
 	}
 	goesOn = fmt.Sprintf("%s is %s. %s: %s reports its end; %s removes it", ref(at), state, goesOn, c.kubectl("at wait %s", at.Name), c.kubectl("at rm %s", at.Name))
-	if cause := context.Cause(ctx); errors.Is(cause, errTimeout) || errors.Is(cause, errOvertime) {
-		return withCode(exitTimeout, "%w: %s", cause, goesOn)
+	var timeout *coded
+	if errors.As(context.Cause(ctx), &timeout) {
+		return fmt.Errorf("%w: %s", timeout, goesOn)
 	}
 	return withCode(exitInterrupted, "stopped watching: %s", goesOn)
 }
