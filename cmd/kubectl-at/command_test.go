@@ -68,7 +68,7 @@ func newWorld(t *testing.T, ats ...runtime.Object) *world {
 
 func (w *world) run(t *testing.T, args ...string) int {
 	t.Helper()
-	return execute(t.Context(), w.command(), args)
+	return w.execute(t.Context(), args)
 }
 
 func newAt(name string, change func(*v1alpha1.At)) *v1alpha1.At {
@@ -178,7 +178,7 @@ func TestUnanswered(t *testing.T) {
 				}
 				return true, nil, tc.err
 			})
-			if code := execute(ctx, w.command(), strings.Fields(tc.args)); code != tc.code || w.stderr.String() != tc.stderr {
+			if code := w.execute(ctx, strings.Fields(tc.args)); code != tc.code || w.stderr.String() != tc.stderr {
 				t.Errorf("exit code %d, want %d; stderr %q, want %q", code, tc.code, w.stderr.String(), tc.stderr)
 			}
 		})

@@ -25,7 +25,6 @@ import (
 	"unicode"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
@@ -88,7 +87,7 @@ func (c *cli) say(format string, args ...any) {
 
 // kubectl returns a command line for a hint. It reaches the same cluster and namespace as
 // this one.
-func kubectl(flags *pflag.FlagSet, format string, args ...any) string {
+func (c *cli) kubectl(format string, args ...any) string {
 	verb, rest, _ := strings.Cut(fmt.Sprintf(format, args...), " ")
 	line := "kubectl " + verb
 	for _, name := range []string{"kubeconfig", "context", "cluster", "server", "user", "as", "namespace"} {
@@ -99,21 +98,19 @@ func kubectl(flags *pflag.FlagSet, format string, args ...any) string {
 				continue
 			}
 		}
-		if flags != nil && flags.Changed(name) {
-			line += " " + written + quote(flags.Lookup(name).Value.String())
+		if c.flags.Changed(name) {
+			line += " " + written + quote(c.flags.Lookup(name).Value.String())
 		}
 	}
 	return line + " " + rest
 }
 
-func (c *cli) kubectl(format string, args ...any) string { return kubectl(c.flags, format, args...) }
-
 // report prints an error with a hint, and returns the exit code.
-func report(root *cobra.Command, err error) int {
+func (c *cli) report(root *cobra.Command, err error) int {
 	if err == nil {
 		return 0
 	}
-	out, code := root.ErrOrStderr(), exitError
+	out, code := c.ErrOut, exitError
 	var withCode *coded
 	if errors.As(err, &withCode) {
 		code = withCode.code
@@ -127,28 +124,28 @@ func report(root *cobra.Command, err error) int {
 		return exitUsage
 	}
 	fmt.Fprintf(out, "error: %s\n", err)
-	if hint := hintOn(err, root.PersistentFlags()); hint != "" {
+	if hint := c.hintOn(err); hint != "" {
 		fmt.Fprintln(out, hint)
 	}
 	return code
 }
 
 // hintOn returns a hint about an error from the API server or from the connection to it.
-func hintOn(err error, flags *pflag.FlagSet) string {
+func (c *cli) hintOn(err error) string {
 	resource := resourceOfError(err)
 	switch {
 	case clientcmd.IsEmptyConfig(err):
 		return "Choose a cluster with --kubeconfig, --context or $KUBECONFIG."
 	case apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse):
-		return "The cluster does not know " + resource + ": cnat is not installed, or too old. Install it with " + kubectl(flags, "apply -f install.yaml") + ", which is part of each release, or choose another cluster with --context."
+		return "The cluster does not know " + resource + ": cnat is not installed, or too old. Install it with " + c.kubectl("apply -f install.yaml") + ", which is part of each release, or choose another cluster with --context."
 	case apierrors.IsNotFound(err) && (resource == "ats" || resource == "cronats"):
-		return kubectl(flags, "at list --all") + " shows those of the namespace, " + kubectl(flags, "at list --all -A") + " those of all namespaces."
+		return c.kubectl("at list --all") + " shows those of the namespace, " + c.kubectl("at list --all -A") + " those of all namespaces."
 	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), " cannot "):
-		return "You need a role that allows this, such as the cluster role view to read, or edit to write. Ask a cluster administrator; " + kubectl(flags, "auth whoami") + " shows your user."
+		return "You need a role that allows this, such as the cluster role view to read, or edit to write. Ask a cluster administrator; " + c.kubectl("auth whoami") + " shows your user."
 	case apierrors.IsUnauthorized(err):
 		return "The cluster does not accept your credentials: log in again, or choose another user with --user or --context."
 	case apierrors.IsAlreadyExists(err):
-		return "Choose another name, or remove the other one with " + kubectl(flags, "delete %s NAME", resource) + "."
+		return "Choose another name, or remove the other one with " + c.kubectl("delete %s NAME", resource) + "."
 	case utilnet.IsConnectionRefused(err):
 		return "The API server does not respond: check that the cluster is running, and that $KUBECONFIG and --context select the right one."
 	}

@@ -63,7 +63,7 @@ func main() {
 	})
 	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
 	rest.SetDefaultWarningHandler(rest.NewWarningWriter(&printable{out: os.Stderr}, rest.WarningWriterOptions{Deduplicate: true}))
-	code := execute(ctx, newCommand(streams, clock.RealClock{}.Now), os.Args[1:])
+	code := newCLI(streams, clock.RealClock{}.Now).execute(ctx, os.Args[1:])
 	stop()
 	os.Exit(code)
 }
@@ -85,11 +85,10 @@ type cli struct {
 	kube      kubernetes.Interface
 }
 
-// newCommand returns the command kubectl at. now is the clock.
-func newCommand(streams genericiooptions.IOStreams, now func() time.Time) *cobra.Command {
+func newCLI(streams genericiooptions.IOStreams, now func() time.Time) *cli {
 	c := &cli{IOStreams: streams, now: now, config: genericclioptions.NewConfigFlags(true), patience: patience}
 	c.getter = getter{c.config}
-	return c.command()
+	return c
 }
 
 func (c *cli) command() *cobra.Command {
@@ -156,8 +155,9 @@ Flags of all commands:
 {{.Root.PersistentFlags.FlagUsages | trimTrailingWhitespaces}}
 `
 
-// execute runs the command and returns its exit code.
-func execute(ctx context.Context, root *cobra.Command, args []string) int {
+// execute runs the command kubectl at and returns its exit code.
+func (c *cli) execute(ctx context.Context, args []string) int {
+	root := c.command()
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
 	var known *coded
@@ -168,7 +168,7 @@ func execute(ctx context.Context, root *cobra.Command, args []string) int {
 	case cmd.ValidateArgs(cmd.Flags().Args()) != nil: // Cobra only says how many there must be.
 		err = usageError("write %s: see %s --help", cmd.UseLine(), cmd.CommandPath())
 	}
-	return report(root, err)
+	return c.report(root, err)
 }
 
 // numberAsFlag matches the error for a time such as -30m or -05:00, which is taken for a flag.
