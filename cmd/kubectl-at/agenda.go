@@ -135,9 +135,9 @@ func (c *cli) setBounds(flags *agendaFlags, found *agenda) (err error) {
 func (c *cli) bound(flag, value string, direction time.Duration) (time.Time, error) {
 	var limit seconds
 	if limit.Set(value) == nil {
-		return c.now().Truncate(time.Second).Add(direction * plan.Seconds(*limit.value)), nil
+		return c.began.Add(direction * plan.Seconds(*limit.value)), nil
 	}
-	t, _, err := c.parseTime(strings.Fields(value), timespec.Options{AllowPast: true})
+	t, err := c.parseTime(strings.Fields(value), timespec.Options{AllowPast: true})
 	if err != nil {
 		return time.Time{}, usageError("--%s is %q: %w. A duration such as 12h is possible, too", flag, value, err)
 	}

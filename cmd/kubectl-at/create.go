@@ -135,17 +135,17 @@ func (o *create) create(ctx context.Context, words, command []string) error {
 		return usageError("there is no time: write it before --, as in kubectl at now + 2 hours -- echo YAY")
 	}
 	// First: without --, the flags of a command are taken for flags of kubectl at.
-	t, now, err := o.parseTime(words, timespec.Options{AllowPast: o.past})
+	t, err := o.parseTime(words, timespec.Options{AllowPast: o.past})
 	if err != nil {
 		return err
 	}
 	if err := o.validate(command); err != nil {
 		return err
 	}
-	if o.startingDeadline.value == nil && plan.IsMistake(now.Sub(t.Instant)) {
-		return usageError("%s is %s, so the controller takes it for a mistake: write now instead, or add --starting-deadline, which says how late the command may start", t, fromNow(t.Instant, now))
+	if o.startingDeadline.value == nil && plan.IsMistake(o.began.Sub(t.Instant)) {
+		return usageError("%s is %s, so the controller takes it for a mistake: write now instead, or add --starting-deadline, which says how late the command may start", t, fromNow(t.Instant, o.began))
 	}
-	if o.rehearse && t.Instant.Sub(now) <= plan.RehearsalMargin {
+	if o.rehearse && t.Instant.Sub(o.began) <= plan.RehearsalMargin {
 		return usageError("--rehearse is for a run that is due in more than a minute, because no rehearsal begins in the minute before it: remove --rehearse, or choose a later time")
 	}
 	from, err := o.describe(command)
@@ -161,30 +161,30 @@ func (o *create) create(ctx context.Context, words, command []string) error {
 	if o.suspend {
 		at.Spec.Suspend = ptr.To(true)
 	}
-	return o.createAt(ctx, o.output, at, t.Instant, now)
+	return o.createAt(ctx, o.output, at, t.Instant)
 }
 
 // createAt creates an At for an instant, prints it and when it runs, and follows it.
-func (c *cli) createAt(ctx context.Context, output *output, at *v1alpha1.At, instant, now time.Time) error {
-	if output.check && !instant.After(now) {
+func (c *cli) createAt(ctx context.Context, output *output, at *v1alpha1.At, instant time.Time) error {
+	if output.check && !instant.After(c.began) {
 		return usageError("--check is for a later time: this run starts at once, and --wait reports how it ends")
 	}
 	if err := c.create(ctx, output, at); err != nil {
 		return err
 	}
-	if err := c.announceAt(ctx, output, at, instant, now); err != nil || output.wait.enabled() || !instant.After(now) {
+	if err := c.announceAt(ctx, output, at, instant); err != nil || output.wait.enabled() || !instant.After(c.began) {
 		return err
 	}
 	return c.warn(ctx, output, at)
 }
 
 // announceAt prints when an At that has been written runs, and follows it.
-func (c *cli) announceAt(ctx context.Context, output *output, at *v1alpha1.At, instant, now time.Time) error {
+func (c *cli) announceAt(ctx context.Context, output *output, at *v1alpha1.At, instant time.Time) error {
 	if ptr.Deref(at.Spec.Suspend, false) {
 		c.say("suspended, due %s: it does not start until %s", instant.In(c.local()).Format(longTime), c.kubectl("at resume %s", at.Name))
 	} else {
-		c.announce(output.runs(), instant, now, "")
-		c.announceFreeze(output, at, later(instant, now))
+		c.announce(output.runs(), instant, "")
+		c.announceFreeze(output, at, later(instant, c.began))
 	}
 	if output.wait.enabled() {
 		return c.follow(ctx, at, &output.wait)

@@ -78,7 +78,7 @@ func (c *cli) suspension(verb, done, short, long string, suspend bool) *cobra.Co
 			return nil
 		})
 		if cronAt, isCronAt := info.Object.(*v1alpha1.CronAt); isCronAt && err == nil {
-			return c.announceNext(output, cronAt, c.now().Truncate(time.Second))
+			return c.announceNext(output, cronAt)
 		}
 		return err
 	})
@@ -164,8 +164,6 @@ be in the past, none is moved.`,
 			if err := output.validate(); err != nil {
 				return err
 			}
-			now := c.now()
-			c.now = func() time.Time { return now } // the same for all of them
 			names, words, _ := m.split(args)
 			infos, err := m.ats(names)
 			if err != nil {
@@ -229,7 +227,7 @@ func (m *move) ats(names []string) (infos []*resource.Info, err error) {
 	}
 	limit := timespec.Time{}
 	if m.dueBefore != "" {
-		if limit, _, err = m.parseTime([]string{m.dueBefore}, timespec.Options{AllowPast: true}); err != nil {
+		if limit, err = m.parseTime([]string{m.dueBefore}, timespec.Options{AllowPast: true}); err != nil {
 			return nil, fmt.Errorf("--due-before: %w", err)
 		}
 	}
@@ -258,7 +256,7 @@ func (m *move) time(at *v1alpha1.At, words []string) (timespec.Time, error) {
 	if err != nil {
 		return timespec.Time{}, fmt.Errorf("%s has no time from which it could be moved: %w, with %s", ref(at), err, m.kubectl("edit at %s", at.Name))
 	}
-	t, _, err := m.parseTime(words, timespec.Options{Zone: zone, On: due.In(zone)})
+	t, err := m.parseTime(words, timespec.Options{Zone: zone, On: due.In(zone)})
 	if err != nil {
 		err = fmt.Errorf("%s: %w", ref(at), err)
 	}
@@ -290,8 +288,7 @@ limits. It is deleted with the CronAt.`,
 			if err != nil {
 				return err
 			}
-			now := c.now().Truncate(time.Second)
-			t := timespec.Time{Instant: now.In(c.local())}
+			t := timespec.Time{Instant: c.began.In(c.local())}
 			cronAt, isCronAt := info.Object.(*v1alpha1.CronAt)
 			if !isCronAt {
 				to := func(*v1alpha1.At) (timespec.Time, error) { return t, nil }
@@ -302,7 +299,7 @@ limits. It is deleted with the CronAt.`,
 			}
 			done := &output.flags.NamePrintFlags.Operation
 			*done = strings.Replace(*done, movedToNow, "created", 1)
-			return c.createAt(cmd.Context(), output, manualAt(cronAt, t), t.Instant, now)
+			return c.createAt(cmd.Context(), output, manualAt(cronAt, t), t.Instant)
 		},
 	}
 	output = addOutput(cmd, movedToNow)
@@ -336,7 +333,6 @@ func (c *cli) reschedule(at *v1alpha1.At, to func(*v1alpha1.At) (timespec.Time, 
 
 // move changes the time of an At, prints what it was, with a remark, and what it is, and follows the run.
 func (c *cli) move(ctx context.Context, output *output, info *resource.Info, to func(*v1alpha1.At) (timespec.Time, error), remark string) error {
-	now := c.now().Truncate(time.Second)
 	var was v1alpha1.AtSpec
 	var instant time.Time
 	err := c.edit(output, info, func() (err error) {
@@ -352,9 +348,9 @@ func (c *cli) move(ctx context.Context, output *output, info *resource.Info, to 
 		return err
 	}
 	if before, err := plan.Instant(&was); err == nil {
-		c.announce("was", before, now, remark)
+		c.announce("was", before, remark)
 	}
-	return c.announceAt(ctx, output, info.Object.(*v1alpha1.At), instant, now)
+	return c.announceAt(ctx, output, info.Object.(*v1alpha1.At), instant)
 }
 
 // manualAt returns an At from a CronAt. The CronAt owns it for garbage collection, but is

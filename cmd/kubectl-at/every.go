@@ -106,12 +106,11 @@ func (o *every) create(ctx context.Context, words, command []string) error {
 	if err := o.validate(words, command); err != nil {
 		return err
 	}
-	now := o.now().Truncate(time.Second)
 	from, err := o.describe(command)
 	if err != nil {
 		return err
 	}
-	cronAt, err := o.newCronAt(from, words, now)
+	cronAt, err := o.newCronAt(from, words)
 	if err != nil {
 		return err
 	}
@@ -125,7 +124,7 @@ func (o *every) create(ctx context.Context, words, command []string) error {
 	for _, note := range cronexpr.Surprises(cronAt.Spec.Schedule) {
 		o.say("%s", note)
 	}
-	if err := o.announceNext(o.output, cronAt, now); err != nil {
+	if err := o.announceNext(o.output, cronAt); err != nil {
 		return err
 	}
 	return o.warn(ctx, o.output, cronAt)
@@ -148,7 +147,7 @@ func (o *every) errNoSchedule() error {
 }
 
 // newCronAt returns the CronAt for the flags.
-func (o *every) newCronAt(from source, words []string, now time.Time) (*v1alpha1.CronAt, error) {
+func (o *every) newCronAt(from source, words []string) (*v1alpha1.CronAt, error) {
 	cronAt := &v1alpha1.CronAt{ObjectMeta: from.metadata, Spec: from.spec}
 	if from.kind == "CronJob" && o.name == "" {
 		cronAt.Name = cmp.Or(from.name, cronAt.Name)
@@ -160,7 +159,7 @@ func (o *every) newCronAt(from source, words []string, now time.Time) (*v1alpha1
 	if err := o.setZone(&cronAt.Spec, len(words) > 0, from.kind); err != nil {
 		return nil, err
 	}
-	if _, err := nextOf(cronAt, now); err != nil {
+	if _, err := nextOf(cronAt, o.began); err != nil {
 		if len(words) > 1 {
 			err = usageError("%w. Write the schedule in quotes, so that the shell keeps it as it is", err)
 		}
@@ -219,7 +218,7 @@ func nextOf(cronAt *v1alpha1.CronAt, now time.Time) (time.Time, error) {
 }
 
 // announceNext prints when a CronAt that has been written is next due, and which Freeze it then skips.
-func (c *cli) announceNext(output *output, cronAt *v1alpha1.CronAt, now time.Time) error {
+func (c *cli) announceNext(output *output, cronAt *v1alpha1.CronAt) error {
 	if ptr.Deref(cronAt.Spec.Suspend, false) {
 		c.say("suspended: nothing starts until %s", c.kubectl("at resume %s", ref(cronAt)))
 		return nil
@@ -231,11 +230,11 @@ func (c *cli) announceNext(output *output, cronAt *v1alpha1.CronAt, now time.Tim
 		cronAt = cronAt.DeepCopy()
 		cronAt.Spec.SpreadSeconds = nil
 	}
-	next, err := nextOf(cronAt, now)
+	next, err := nextOf(cronAt, c.began)
 	if err != nil {
 		return err
 	}
-	c.announce(output.runs()+" next", next, now, spread)
+	c.announce(output.runs()+" next", next, spread)
 	c.announceFreeze(output, cronAt, next)
 	return nil
 }

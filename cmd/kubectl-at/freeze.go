@@ -122,8 +122,7 @@ func (f *freezing) split(args []string) error {
 }
 
 func (f *freezing) run(ctx context.Context) error {
-	now := f.now().Truncate(time.Second)
-	from, until, err := f.window(now)
+	from, until, err := f.window()
 	if err != nil {
 		return err
 	}
@@ -157,28 +156,26 @@ func (f *freezing) run(ctx context.Context) error {
 	if f.output.dryRun != "none" {
 		verb = "nothing would start"
 	}
-	if from.After(now) {
-		verb += " from " + when(from, f.local(), now)
+	if from.After(f.began) {
+		verb += " from " + when(from, f.local(), f.began)
 	}
-	f.announce(verb+" until", until, now, "")
+	f.announce(verb+" until", until, "")
 	return nil
 }
 
 // window returns the window of the times, in the user's zone.
-func (f *freezing) window(now time.Time) (from, until time.Time, err error) {
+func (f *freezing) window() (from, until time.Time, err error) {
 	var t timespec.Time
-	from = now.In(f.local())
+	from = f.began.In(f.local())
 	if len(f.from) > 0 {
-		if t, _, err = f.parseTime(f.from, timespec.Options{AllowPast: true}); err != nil {
+		if t, err = f.parseTime(f.from, timespec.Options{AllowPast: true}); err != nil {
 			return from, until, err
 		}
 		from = t.Instant.In(f.local())
 	}
 	after := *f.cli
-	if from.After(now) { // "until monday" is the first one after from.
-		after.now = func() time.Time { return from }
-	}
-	if t, _, err = after.parseTime(f.until, timespec.Options{AllowPast: true}); err != nil {
+	after.began = later(from, f.began) // "until monday" is the first one after from.
+	if t, err = after.parseTime(f.until, timespec.Options{AllowPast: true}); err != nil {
 		return from, until, err
 	}
 	if until = t.Instant.In(f.local()); !until.After(from) {

@@ -75,6 +75,7 @@ type cli struct {
 	getter   resource.RESTClientGetter
 	flags    *pflag.FlagSet // of all commands
 	now      func() time.Time
+	began    time.Time // the whole second in which the command began
 	patience time.Duration
 
 	tz string // --tz
@@ -106,6 +107,7 @@ func (c *cli) command() *cobra.Command {
 	flags.StringVar(&c.tz, "tz", "", "Time zone for times without one and for output, such as Europe/Berlin (default: your own, $TZ)")
 	root.SetFlagErrorFunc(flagError)
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+		c.began = c.now().Truncate(time.Second)
 		if err := cmd.ValidateFlagGroups(); err != nil {
 			return usageError("%w", err)
 		}

@@ -47,7 +47,7 @@ func (c *cli) explainCommand() *cobra.Command {
   kubectl at explain --tz America/New_York friday noon`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(_ *cobra.Command, words []string) error {
-			t, now, err := c.parseTime(words, timespec.Options{AllowPast: past})
+			t, err := c.parseTime(words, timespec.Options{AllowPast: past})
 			if err != nil {
 				return err
 			}
@@ -57,7 +57,7 @@ func (c *cli) explainCommand() *cobra.Command {
 			}
 			printFields(c.Out, []field{
 				{"schedule", t.String()}, {"local", local.Format(longTime)}, {"UTC", t.Instant.UTC().Format(longTime)}, {"there", there},
-				{"from now", fromNow(t.Instant, now)}, {"how", t.How},
+				{"from now", fromNow(t.Instant, c.began)}, {"how", t.How},
 			})
 			return nil
 		},
@@ -125,17 +125,16 @@ func localZone(path string, zone *time.Location) string {
 	return name
 }
 
-// parseTime parses the words of a time, in the user's zone unless the options have one. It also
-// returns the current time that they refer to.
-func (c *cli) parseTime(words []string, options timespec.Options) (t timespec.Time, now time.Time, err error) {
-	options.Now = c.now().Truncate(time.Second) // as t
+// parseTime parses the words of a time, in the user's zone unless the options have one.
+func (c *cli) parseTime(words []string, options timespec.Options) (t timespec.Time, err error) {
+	options.Now = c.began
 	if options.Zone == nil {
 		options.Zone, err = c.zone()
 	}
 	if err == nil {
 		t, err = timespec.Parse(strings.Join(words, " "), options)
 	}
-	return t, options.Now, err
+	return t, err
 }
 
 // zoneOfAt returns the zone of an At: that of --tz, if it is given, or the one that the At names. Otherwise
@@ -157,8 +156,8 @@ func (c *cli) zoneOfAt(at *v1alpha1.At) (*time.Location, error) {
 }
 
 // announce prints when something runs, and a remark.
-func (c *cli) announce(verb string, instant, now time.Time, remark string) {
-	c.say("%s %s%s", verb, when(instant, c.local(), now), remark)
+func (c *cli) announce(verb string, instant time.Time, remark string) {
+	c.say("%s %s%s", verb, when(instant, c.local(), c.began), remark)
 }
 
 // isElsewhere reports whether an instant is in a zone whose clocks show something else
