@@ -38,7 +38,7 @@ var (
 	metadata = metav1.ObjectMeta{Name: "web", Namespace: "default", UID: "uid", ResourceVersion: "7", Generation: 2}
 )
 
-// TestRestart reads a workload of each kind, and restarts it.
+// TestRestart reads a workload of each kind, tries to restart it, and restarts it.
 func TestRestart(t *testing.T) {
 	for _, kind := range []v1alpha1.RestartKind{v1alpha1.RestartDeployment, v1alpha1.RestartStatefulSet, v1alpha1.RestartDaemonSet} {
 		t.Run(string(kind), func(t *testing.T) {
@@ -51,22 +51,24 @@ func TestRestart(t *testing.T) {
 			if target.Kind != kind || target.Name != "web" || target.Namespace != "default" || target.UID != "uid" || target.RestartedAt != nil {
 				t.Errorf("got %+v", target)
 			}
-			restarted, err := Restart(ctx, client.AppsV1(), target, instant.In(time.FixedZone("", 3600)), metav1.DryRunAll)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(&instant, restarted.RestartedAt); diff != "" {
-				t.Errorf("restarted (-want +got)\n%s", diff)
-			}
-			actions := client.Actions()
-			got := actions[len(actions)-1].(clienttesting.PatchActionImpl)
-			// The resourceVersion causes a conflict if the workload has changed.
-			const want = `{"metadata":{"uid":"uid","resourceVersion":"7"},"spec":{"template":{"metadata":{"annotations":{"kubectl.kubernetes.io/restartedAt":"2026-12-24T10:12:00Z"}}}}}`
-			if diff := cmp.Diff(want, string(got.Patch)); diff != "" {
-				t.Errorf("patch (-want +got)\n%s", diff)
-			}
-			if diff := cmp.Diff(metav1.PatchOptions{FieldManager: "cnat-controller", DryRun: []string{metav1.DryRunAll}}, got.PatchOptions); diff != "" {
-				t.Errorf("options (-want +got)\n%s", diff)
+			for _, dryRun := range [][]string{{metav1.DryRunAll}, nil} {
+				restarted, err := Restart(ctx, client.AppsV1(), target, instant.In(time.FixedZone("", 3600)), dryRun...)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if diff := cmp.Diff(&instant, restarted.RestartedAt); diff != "" {
+					t.Errorf("restarted (-want +got)\n%s", diff)
+				}
+				actions := client.Actions()
+				got := actions[len(actions)-1].(clienttesting.PatchActionImpl)
+				// The resourceVersion causes a conflict if the workload has changed.
+				const want = `{"metadata":{"uid":"uid","resourceVersion":"7"},"spec":{"template":{"metadata":{"annotations":{"kubectl.kubernetes.io/restartedAt":"2026-12-24T10:12:00Z"}}}}}`
+				if diff := cmp.Diff(want, string(got.Patch)); diff != "" {
+					t.Errorf("patch (-want +got)\n%s", diff)
+				}
+				if diff := cmp.Diff(metav1.PatchOptions{FieldManager: "cnat-controller", DryRun: dryRun}, got.PatchOptions); diff != "" {
+					t.Errorf("options (-want +got)\n%s", diff)
+				}
 			}
 		})
 	}
