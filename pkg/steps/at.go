@@ -52,7 +52,7 @@ func (s *Steps) read(ctx context.Context, name cache.ObjectName, world *plan.Wor
 	}
 	if need == plan.LiveAll && equality.Semantic.DeepEqual(before.Spec.Restart, world.At.Spec.Restart) && equality.Semantic.DeepEqual(before.Status.Restart, world.At.Status.Restart) {
 		world.Live = plan.LiveAll
-		if err := s.readRun(ctx, name, world); err != nil {
+		if err := s.readRun(ctx, world); err != nil {
 			return err
 		}
 	}
@@ -60,7 +60,7 @@ func (s *Steps) read(ctx context.Context, name cache.ObjectName, world *plan.Wor
 }
 
 // readRun reads what shows whether the run of a live At can start, or has ended.
-func (s *Steps) readRun(ctx context.Context, name cache.ObjectName, world *plan.World) error {
+func (s *Steps) readRun(ctx context.Context, world *plan.World) error {
 	if world.At.Status.Nodes != nil {
 		return s.readChildren(ctx, world)
 	}
@@ -71,7 +71,7 @@ func (s *Steps) readRun(ctx context.Context, name cache.ObjectName, world *plan.
 		return err
 	}
 	if plan.WantsTrial(*world) {
-		s.tryPod(ctx, name, world)
+		s.tryPod(ctx, world)
 	}
 	return nil
 }

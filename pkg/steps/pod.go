@@ -63,25 +63,26 @@ const (
 )
 
 // sendPod sends the request that creates the At's Pod.
-func (s *Steps) sendPod(ctx context.Context, name cache.ObjectName, world *plan.World, options metav1.CreateOptions) (*corev1.Pod, error) {
+func (s *Steps) sendPod(ctx context.Context, world *plan.World, options metav1.CreateOptions) (*corev1.Pod, error) {
 	timeout := creationTimeout
-	for range s.Failures.NumRequeues(name) {
+	for range world.Failures {
 		timeout = min(2*timeout, maxCreationTimeout)
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout-s.Clock.Now().Sub(world.AsOf))
 	defer cancel()
-	return s.KubeClient.CoreV1().Pods(name.Namespace).Create(ctx, plan.NewPod(world.At, s.Defaults), options)
+	return s.KubeClient.CoreV1().Pods(world.At.Namespace).Create(ctx, plan.NewPod(world.At, s.Defaults), options)
 }
 
 // tryPod finds out whether the API server admits the At's Pod. Quotas count in a dry-run, too.
-func (s *Steps) tryPod(ctx context.Context, name cache.ObjectName, world *plan.World) {
-	if _, err := s.sendPod(ctx, name, world, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); !plan.IsAdmitted(err) {
-		world.Refusal = s.failed(name, world, err)
+func (s *Steps) tryPod(ctx context.Context, world *plan.World) {
+	if _, err := s.sendPod(ctx, world, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); !plan.IsAdmitted(err) {
+		world.Refusal = s.failed(world, err)
 	}
 }
 
 // failed counts a failed creation of a Pod.
-func (s *Steps) failed(name cache.ObjectName, world *plan.World, err error) error {
+func (s *Steps) failed(world *plan.World, err error) error {
+	name := cache.MetaObjectToName(world.At)
 	s.Failures.When(name)
 	world.Failures = s.Failures.NumRequeues(name)
 	return fmt.Errorf("create Pod: %w", err)
@@ -91,8 +92,8 @@ func (s *Steps) failed(name cache.ObjectName, world *plan.World, err error) erro
 // one that follows. If it adds the Pod to world, the caller must write the status now. The name of
 // the Pod is the lock against running a command twice. If a creation timed out and has succeeded
 // all the same, the next sync finds the Pod.
-func (s *Steps) startPod(ctx context.Context, name cache.ObjectName, world *plan.World, decision plan.Decision, due time.Time) (plan.Decision, error) {
-	pod, err := s.sendPod(ctx, name, world, metav1.CreateOptions{})
+func (s *Steps) startPod(ctx context.Context, world *plan.World, decision plan.Decision, due time.Time) (plan.Decision, error) {
+	pod, err := s.sendPod(ctx, world, metav1.CreateOptions{})
 	switch {
 	case apierrors.IsAlreadyExists(err):
 		if err := s.readPod(ctx, world); err != nil || world.HasPod() {
@@ -100,12 +101,12 @@ func (s *Steps) startPod(ctx context.Context, name cache.ObjectName, world *plan
 		}
 		return decision, errors.New("the Pod already existed but has since been deleted")
 	case err != nil:
-		return plan.Refused(*world, s.failed(name, world, err)), nil
+		return plan.Refused(*world, s.failed(world, err)), nil
 	default:
 		late := max(0, s.Clock.Since(due)) // Due may come from another clock.
 		metrics.StartLateness.Observe(late.Seconds())
 		klog.FromContext(ctx).V(2).Info("Created Pod", "pod", klog.KObj(pod), "late", late)
-		s.Failures.Forget(name)
+		s.Failures.Forget(cache.MetaObjectToName(world.At))
 		// The event of the Pod triggers the write of the status, so that all Pods that are due come
 		// first. But each 100 ms, one At gets its status now. When that write comes back through the
 		// watch, the cache has all earlier edits, and the other Ats need not be read. A large At would

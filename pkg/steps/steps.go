@@ -178,30 +178,30 @@ const maxReads = 2
 // for what the API server says. It returns the delay after which to decide again, 0 if that
 // is not necessary, or an error if the step must be retried with back-off.
 func (s *Steps) Step(ctx context.Context, name cache.ObjectName, world *plan.World, decide func(plan.World) plan.Decision) (time.Duration, error) {
-	s.ObserveNow(world)
-	decision := decide(*world)
-	logDecision(ctx, world, decision)
 	// What is decided from the At alone may need all the rest: a cache has no selector of nodes.
-	for reads := 0; decision.Needs != plan.Cached; reads++ {
-		if reads == maxReads {
+	for reads := 0; ; reads++ {
+		decision := s.decideNow(ctx, world, decide)
+		switch {
+		case decision.Needs == plan.Cached:
+			return s.act(ctx, name, world, decide, decision)
+		case reads == maxReads:
 			return changeDelay, nil
 		}
 		if err := s.read(ctx, name, world, decision.Needs); err != nil {
 			return decision.Delay, err
 		}
-		s.ObserveNow(world)
-		decision = decide(*world)
-		logDecision(ctx, world, decision)
 	}
-	return s.act(ctx, name, world, decide, decision)
 }
 
-func logDecision(ctx context.Context, world *plan.World, decision plan.Decision) {
+func (s *Steps) decideNow(ctx context.Context, world *plan.World, decide func(plan.World) plan.Decision) plan.Decision {
+	s.ObserveNow(world)
+	decision := decide(*world)
 	phase := v1alpha1.AtPhase("")
 	if world.At != nil {
 		phase = world.At.Status.Phase
 	}
 	klog.FromContext(ctx).V(4).Info("Decided", "phase", phase, "action", reflect.TypeOf(decision.Action), "writeStatus", decision.Status != nil, "delay", decision.Delay, "retry", decision.Retry, "live", world.Live, "needs", decision.Needs)
+	return decision
 }
 
 // act carries out a decision. If the API server refuses the action, it writes what follows.
@@ -210,13 +210,9 @@ func (s *Steps) act(ctx context.Context, name cache.ObjectName, world *plan.Worl
 	switch action := decision.Action.(type) {
 	case nil:
 	case plan.CreatePod:
-		decision, err = s.startPod(ctx, name, world, decision, action.Due)
+		decision, err = s.startPod(ctx, world, decision, action.Due)
 		if err == nil && world.HasPod() {
-			decision = decide(*world)
-			if logDecision(ctx, world, decision); decision.Needs != plan.Cached {
-				return changeDelay, nil
-			}
-			return s.act(ctx, name, world, decide, decision)
+			return s.Step(ctx, name, world, decide)
 		}
 	case plan.CreateAts:
 		decision = s.createAts(ctx, world, decision, action.Ats)
@@ -297,33 +293,25 @@ func (s *Steps) LeavePod(ctx context.Context, name cache.ObjectName) error {
 		return nil
 	}
 	world := &plan.World{Pods: []*corev1.Pod{plan.KeepPod(pod)}}
-	leave := func(context.Context) (plan.Decision, error) {
-		at := plan.AtName(pod)
-		if at != "" {
+	for range 2 { // The first write may be that of the status.
+		if at := plan.AtName(pod); at != "" {
 			if world.At, err = s.getAt(ctx, name.Namespace, at); err != nil {
-				return plan.Decision{}, err
+				return err
 			}
 		}
-		world.Live, world.Now = plan.LiveAt, s.Clock.Now()
-		return plan.Leave(*world), nil
-	}
-	decision, err := leave(ctx)
-	if err != nil {
-		return err
-	}
-	if decision.Status != nil {
+		world.Now = s.Clock.Now()
+		decision := plan.Leave(*world)
+		if release, ok := decision.Action.(plan.ReleasePod); ok {
+			return s.releasePod(ctx, world.At, release.Pod)
+		}
+		if decision.Status == nil {
+			break
+		}
 		if _, err := s.writeStatus(ctx, world.At, decision); err != nil {
 			return err
 		}
-		if decision, err = leave(ctx); err != nil {
-			return err
-		}
 	}
-	release, ok := decision.Action.(plan.ReleasePod)
-	if !ok {
-		return fmt.Errorf("the end of Pod %s is not recorded yet", name)
-	}
-	return s.releasePod(ctx, world.At, release.Pod)
+	return fmt.Errorf("the end of Pod %s is not recorded yet", name)
 }
 
 // LeaveAt removes the finalizer from the child with the given name, if it has one. Its parent
