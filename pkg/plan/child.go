@@ -147,17 +147,18 @@ func HasLostOwner(at *v1alpha1.At) bool { return lostOwnerLabel(at) != "" }
 // if the At is not a child, or if its parent does not affect the next step.
 func (v *view) decideByParent() (d Decision, decided bool) {
 	at, parent := v.At, v.Parent
+	isChild, isDone := v.isChild(), at.Status.Phase == v1alpha1.PhaseDone // The parent may have been deleted with --cascade=orphan.
+	isReleased := !isChild || v.parentIsGone() || isDone && (parent.Status.Phase == v1alpha1.PhaseDone || parent.DeletionTimestamp != nil)
 	switch {
-	case !v.isChild():
-		// It is no longer a child: the parent was deleted with --cascade=orphan.
-		return Decision{Action: ReleaseAt{}}, IsTracked(at)
-	case v.parentIsGone() && IsTracked(at):
+	case isReleased && IsTracked(at):
 		return Decision{Action: ReleaseAt{}}, true
+	case !isChild:
+		return Decision{}, false
 	case v.parentIsGone():
 		// The garbage collector deletes the child and its Pod.
 		return Decision{}, true
-	case at.Status.Phase == v1alpha1.PhaseDone:
-		return Decision{Action: ReleaseAt{}}, IsTracked(at) && (parent.Status.Phase == v1alpha1.PhaseDone || parent.DeletionTimestamp != nil)
+	case isDone:
+		return Decision{}, false
 	case parent.Status.Phase == v1alpha1.PhaseDone && !hasBegun(at):
 		return v.decideStopped(v1alpha1.ReasonNotStarted, "At "+parent.Name+" has ended: the command was not started on this node.")
 	case at.DeletionTimestamp != nil:
@@ -241,12 +242,6 @@ func ConcernsChildren(old, cur *v1alpha1.At) bool {
 	return allChildrenExist(old) != allChildrenExist(cur) || isSuspended(old) != isSuspended(cur) ||
 		tooManyFailed(old, old.Status.Nodes) != tooManyFailed(cur, cur.Status.Nodes) ||
 		isNodesRun(cur) && (old.Status.Phase != cur.Status.Phase || old.DeletionTimestamp.IsZero() != cur.DeletionTimestamp.IsZero())
-}
-
-// mayStartSince returns the time since which the parent has allowed its children to
-// start.
-func mayStartSince(parent *v1alpha1.At) metav1.Time {
-	return ptr.Deref(ptr.Deref(parent.Status.Nodes, v1alpha1.AtNodesStatus{}).StartTime, metav1.Time{})
 }
 
 // waitsForParent reports whether the parent keeps a child from starting.

@@ -189,7 +189,7 @@ type Decision struct {
 	Retry error
 }
 
-// CreateAts means: create children of the At. See RefusedAt and AtNameTaken for the decision after an error.
+// CreateAts means: create children of the At. See Refused and AtNameTaken for the decision after an error.
 type CreateAts struct{ Ats []*v1alpha1.At }
 
 // ResumeAts means: resume children of the At one after the other, and stop at the first
@@ -208,7 +208,7 @@ type CreatePod struct {
 	Due time.Time
 }
 
-// RestartTarget means: restart the workload of spec.restart as it was read. See RefusedRestart for the decision after an error.
+// RestartTarget means: restart the workload of spec.restart as it was read. See Refused for the decision after an error.
 type RestartTarget struct {
 	// Time is the value of the workload's annotation.
 	Time time.Time

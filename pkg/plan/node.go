@@ -109,7 +109,7 @@ func (v *view) checkNode() (d Decision, decided bool) {
 	case !v.nodeIsGone(ptr.Deref(at.Status.StartTime, metav1.Time{})):
 		return Decision{}, false
 	case v.Refusal != nil:
-		return v.refusedPod(v.Refusal), true
+		return v.refused(v1alpha1.ReasonPodRefused, v.Refusal), true
 	default:
 		return v.writeDone(nil, v1alpha1.ReasonNodeGone, v.withBlocker(fmt.Sprintf("Node %s does not exist or was removed: the command did not run.", at.Spec.Node))), true
 	}

@@ -18,7 +18,6 @@ package plan
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -29,10 +28,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
-	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 )
 
 const noNodesMessage = "No node matches spec.nodes: check the labels (kubectl get nodes --show-labels), cordons and taints."
@@ -47,19 +44,11 @@ func (v *view) startNodes() Decision {
 		return d
 	}
 	if v.Refusal != nil {
-		return v.refusedPod(v.Refusal)
+		return v.refused(v1alpha1.ReasonPodRefused, v.Refusal)
 	}
 	status := v.statusOfStart()
 	status.Nodes = &v1alpha1.AtNodesStatus{}
 	return v.write(status)
-}
-
-// decideNodes decides for an At whose run on nodes has started.
-func (v *view) decideNodes() Decision {
-	if v.At.Status.Nodes.StartTime == nil {
-		return v.decideChildren()
-	}
-	return v.decideProgress()
 }
 
 // decideChildren chooses the nodes and creates the missing children. The children are the
@@ -103,21 +92,11 @@ func (v *view) decideChildren() Decision {
 	return v.write(status, NewEvent(corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulCreate, fmt.Sprintf("Created Ats for %d nodes", len(v.Children))))
 }
 
-// RefusedAt returns the decision after the API server answered the creation of a child
-// with err.
-func RefusedAt(w World, err error) Decision {
-	return newView(w).refused(v1alpha1.ReasonAtRefused, err)
-}
-
 // AtNameTaken returns the decision when an At that is not a child of this At has the name
 // of one of its children.
 func AtNameTaken(w World, other *v1alpha1.At) Decision {
-	v, isEarlier := newView(w), ParentName(other) == w.At.Name
-	err := errors.New(NameTaken(v1alpha1.AtKind, other, isEarlier))
-	if isEarlier && w.Now.Sub(w.At.Status.StartTime.Time) < Grace {
-		return Decision{Retry: answer.Blocked(v1alpha1.ReasonAtNameConflict, err), Delay: v.untilDeadline()}
-	}
-	return v.retryBlocked(v1alpha1.ReasonAtNameConflict, err)
+	isEarlier := ParentName(other) == w.At.Name
+	return newView(w).waitForName(v1alpha1.ReasonAtNameConflict, NameTaken(v1alpha1.AtKind, other, isEarlier), isEarlier, w.At.Status.StartTime.Time)
 }
 
 // WantsNodes reports whether the nodes of the cluster have to be known, to choose from them.
@@ -132,7 +111,7 @@ func isNodesRun(at *v1alpha1.At) bool { return at.Status.Nodes != nil }
 // allChildrenExist reports whether all children of an At have been created, so that they
 // may start.
 func allChildrenExist(at *v1alpha1.At) bool {
-	return ptr.Deref(at.Status.Nodes, v1alpha1.AtNodesStatus{}).StartTime != nil
+	return isNodesRun(at) && at.Status.Nodes.StartTime != nil
 }
 
 // virtualNodes maps labels to the values that mark nodes that are not machines.

@@ -338,7 +338,7 @@ func TestRefusedAt(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			at := newAt(withNodes(&v1alpha1.AtNodesStatus{}), tc.edit)
-			if d := RefusedAt(World{At: at, Now: now}, errors.New("no")); d.Delay != tc.want || d.Retry == nil {
+			if d := Refused(World{At: at, Now: now}, v1alpha1.ReasonAtRefused, errors.New("no")); d.Delay != tc.want || d.Retry == nil {
 				t.Errorf("delay %v and retry %v, want %v and a retry", d.Delay, d.Retry, tc.want)
 			}
 		})

@@ -98,32 +98,43 @@ func (v *view) blockLostOwner() Decision {
 
 // startAttempt starts an attempt that has been due since the given instant.
 func (v *view) startAttempt(instant time.Time) Decision {
-	due := dueSince(v.At, v.Parent, instant)
 	if v.pod != nil {
-		return v.waitForName(due)
+		return v.waitForPodName(dueSince(v.At, v.Parent, instant))
 	}
 	if d, decided := v.checkNode(); decided {
 		return d
 	}
-	if isBlockedByOthers(v.At) || IsFrozen(v.At) {
-		// It was blocked or frozen until now.
-		due = v.Now
-	}
-	return Decision{Action: CreatePod{Due: due}, Delay: checkDelay}
+	return Decision{Action: CreatePod{Due: v.startableSince(instant)}, Delay: checkDelay}
 }
 
-// waitForName decides for an At that has been due since the given time, while another Pod
+// startableSince is dueSince, unless the At was blocked or frozen until now.
+func (v *view) startableSince(instant time.Time) time.Time {
+	if isBlockedByOthers(v.At) || IsFrozen(v.At) {
+		return v.Now
+	}
+	return dueSince(v.At, v.Parent, instant)
+}
+
+// waitForPodName decides for an At that has been due since the given time, while another Pod
 // has the name of its Pod.
-func (v *view) waitForName(since time.Time) Decision {
-	other := v.pod
+func (v *view) waitForPodName(since time.Time) Decision {
+	other, owner := v.pod, ownerAt(v.pod)
+	isEarlier := owner != nil && owner.Name == v.At.Name
 	message := fmt.Sprintf("Pod %s already exists and does not belong to this At: delete that Pod, or give the At another name.", other.Name)
-	if owner := ownerAt(other); owner != nil && owner.Name == v.At.Name {
-		if v.Now.Sub(since) < Grace {
-			return Decision{Retry: answer.Blocked(v1alpha1.ReasonPodNameConflict, errors.New("the Pod of an earlier At with this name still exists")), Delay: v.untilDeadline()}
-		}
+	if isEarlier {
 		message = fmt.Sprintf("Pod %s of an earlier At with this name still exists: run kubectl describe pod %s to see what it is waiting for.", other.Name, other.Name)
 	}
-	return v.retryBlocked(v1alpha1.ReasonPodNameConflict, errors.New(message))
+	return v.waitForName(v1alpha1.ReasonPodNameConflict, message, isEarlier, since)
+}
+
+// waitForName decides for an At that has needed a name since the given time, which another object
+// has. What is left of an earlier At should be gone within moments.
+func (v *view) waitForName(reason, message string, isEarlier bool, since time.Time) Decision {
+	err := errors.New(message)
+	if isEarlier && v.Now.Sub(since) < Grace {
+		return Decision{Retry: answer.Blocked(reason, err), Delay: v.untilDeadline()}
+	}
+	return v.retryBlocked(reason, err)
 }
 
 // isDue reports whether the time of an At that has not run has come.
@@ -149,34 +160,25 @@ func IsAdmitted(err error) bool {
 // reported, whatever its cause. They take about a minute.
 const lastingFailures = 9
 
-// Refused returns the decision after the API server answered the creation of the Pod with
-// err. If the Pod is invalid, the At ends. If the answer will not change by itself, the
-// At is Blocked and retried. Otherwise it is only retried, unless the creation has been
-// failing for a while: then the At is Blocked in this case, too.
-func Refused(w World, err error) Decision { return newView(w).refusedPod(err) }
+// Refused returns the decision after the API server answered an action with err. If a Pod is
+// invalid, the At ends. If the answer will not change by itself, the At is Blocked with the given
+// reason and retried. Otherwise it is only retried, unless the creation of its Pod has been failing
+// for a while: then the At is Blocked in this case, too.
+func Refused(w World, reason string, err error) Decision { return newView(w).refused(reason, err) }
 
-func (v *view) refusedPod(err error) Decision {
-	if isInvalidPod(err) {
-		return v.writeDone(nil, v1alpha1.ReasonInvalidPod, err.Error())
-	}
-	d := v.refused(v1alpha1.ReasonPodRefused, err)
-	if v.Failures >= lastingFailures && answer.IsTransient(err) {
-		retry := d
-		d = v.writeBlocked(v1alpha1.ReasonPodNotCreated, err.Error())
-		d.Retry, d.Delay = retry.Retry, retry.Delay
-	}
-	return d
-}
-
-// refused returns the decision after the API server refused a Pod or an At with err:
-// retry and, unless err may disappear within moments, set condition Blocked with the
-// given reason.
 func (v *view) refused(reason string, err error) Decision {
 	retry := answer.Refused(reason, err)
-	if errors.Is(retry, answer.ErrBlocked) {
+	d := Decision{}
+	switch {
+	case isInvalidPod(err):
+		return v.writeDone(nil, v1alpha1.ReasonInvalidPod, err.Error())
+	case errors.Is(retry, answer.ErrBlocked):
 		return v.retryBlocked(reason, err)
+	case retry != nil && reason == v1alpha1.ReasonPodRefused && v.Failures >= lastingFailures:
+		d = v.writeBlocked(v1alpha1.ReasonPodNotCreated, err.Error())
 	}
-	return Decision{Retry: retry, Delay: v.untilDeadline()}
+	d.Retry, d.Delay = retry, v.untilDeadline()
+	return d
 }
 
 // isInvalidPod reports whether the API server's own validation refuses the Pod.
@@ -195,8 +197,11 @@ func dueSince(at, parent *v1alpha1.At, instant time.Time) time.Time {
 		}
 	}
 	later(at.CreationTimestamp.Time)
-	if parent != nil {
-		later(mayStartSince(parent).Time)
+	if parent != nil && allChildrenExist(parent) {
+		later(parent.Status.Nodes.StartTime.Time)
+	}
+	if isRestart(at) {
+		later(at.Status.StartTime.Time)
 	}
 	if resumed := meta.FindStatusCondition(at.Status.Conditions, v1alpha1.ConditionSuspended); resumed != nil {
 		later(resumed.LastTransitionTime.Time)
@@ -219,10 +224,8 @@ func (v *view) decideNextAttempt() Decision {
 		return v.writeStartingDeadlineExceeded()
 	case wait > 0:
 		return v.writeUnblocked(min(wait, left))
-	case v.isHeld() && left == noLimit:
-		return v.writeUnblocked(0)
 	case v.isHeld():
-		return v.writeUnblocked(left)
+		return v.writeUnblocked(v.untilDeadline())
 	default:
 		return v.startAttempt(v.At.Status.NextAttemptTime.Time)
 	}

@@ -154,7 +154,7 @@ func TestRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			explained(&tc.at.Status)
 			w := World{At: tc.at, Live: LiveAt, Failures: tc.failures, Now: now}
-			if got := textOf(w, Refused(w, tc.err)); got != tc.want {
+			if got := textOf(w, Refused(w, v1alpha1.ReasonPodRefused, tc.err)); got != tc.want {
 				t.Errorf("got  %s\nwant %s", got, tc.want)
 			}
 		})

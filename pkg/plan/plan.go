@@ -103,11 +103,15 @@ func (v *view) decideRun() Decision {
 	if d := v.decideSuspended(); d.Status != nil {
 		return d
 	}
-	if isNodesRun(at) {
-		return v.decideNodes()
-	}
-	if isRestart(at) {
+	switch {
+	case isNodesRun(at) && !allChildrenExist(at):
+		return v.decideChildren()
+	case isNodesRun(at):
+		return v.decideProgress()
+	case isRestart(at) && !wasRestarted(at):
 		return v.decideRestart()
+	case isRestart(at):
+		return v.followRollout()
 	}
 	if v.owned && !hasEnded(pod) {
 		if d, decided := v.decideOnNode(); decided {
@@ -157,22 +161,21 @@ const (
 // it. It is 0 if no Pod is due, or if the At or its parent is suspended, or the At is
 // blocked by something other than the API server, or waits for the end of a Freeze.
 func StateOf(at, parent *v1alpha1.At, now time.Time) (state State, overdue time.Duration) {
-	waits := isBlockedByOthers(at) || (&World{At: at, Parent: parent}).isHeld()
+	since := func(t time.Time) time.Duration { return max(0, now.Sub(t)) }
+	isRunning := at.Status.Phase == v1alpha1.PhaseRunning
 	switch {
 	case at.Status.Phase == v1alpha1.PhaseDone:
 		return StateDone, 0
-	case IsFrozen(at) && at.Status.Phase == v1alpha1.PhaseRunning:
+	case isRunning && (IsFrozen(at) || isBlockedByOthers(at) || (&World{At: at, Parent: parent}).isHeld()):
+		return StateRunning, 0
+	case isNodesRun(at) && !allChildrenExist(at), isRestart(at) && !wasRestarted(at):
+		return StateRunning, since(at.Status.StartTime.Time)
+	case isRunning && at.Status.NextAttemptTime != nil:
+		return StateRunning, since(dueSince(at, parent, at.Status.NextAttemptTime.Time))
+	case isRunning:
 		return StateRunning, 0
 	case IsFrozen(at):
 		return StateFrozen, 0
-	case isNodesRun(at) && !waits && !allChildrenExist(at):
-		return StateRunning, max(0, now.Sub(at.Status.StartTime.Time))
-	case isRestart(at) && !waits && !wasRestarted(at):
-		return StateRunning, max(0, now.Sub(at.Status.StartTime.Time))
-	case at.Status.Phase == v1alpha1.PhaseRunning && (waits || at.Status.NextAttemptTime == nil):
-		return StateRunning, 0
-	case at.Status.Phase == v1alpha1.PhaseRunning:
-		return StateRunning, max(0, now.Sub(dueSince(at, parent, at.Status.NextAttemptTime.Time)))
 	case isSuspended(at):
 		return StateSuspended, 0
 	case isBlockedByOthers(at):
@@ -180,7 +183,7 @@ func StateOf(at, parent *v1alpha1.At, now time.Time) (state State, overdue time.
 	}
 	switch instant, err := Instant(&at.Spec); {
 	case err == nil && !now.Before(instant) && !waitsForParent(at, parent):
-		return StateDue, max(0, now.Sub(dueSince(at, parent, instant)))
+		return StateDue, since(dueSince(at, parent, instant))
 	case HasForecast(at):
 		return StateBlocked, 0
 	default:

@@ -77,18 +77,9 @@ func (v *view) waitForRollout() Decision {
 	return d
 }
 
-// decideRestart decides for an At whose restart has begun: it restarts the workload, or
-// follows its rollout.
+// decideRestart decides for an At whose restart has begun. The workload's annotation is the lock:
+// if it has the time of this restart or a later time, the workload has been restarted.
 func (v *view) decideRestart() Decision {
-	if wasRestarted(v.At) {
-		return v.followRollout()
-	}
-	return v.restartNow()
-}
-
-// restartNow restarts the workload. The workload's annotation is the lock: if it has the
-// time of this restart or a later time, the workload has been restarted.
-func (v *view) restartNow() Decision {
 	at, target, instant := v.At, v.Target, restartInstant(v.At)
 	since := restartTime(at, instant)
 	switch {
@@ -106,15 +97,7 @@ func (v *view) restartNow() Decision {
 	if reason, message := unfit(at, target); reason != "" {
 		return v.writeDone(nil, reason, message)
 	}
-	due := dueSince(at, nil, instant)
-	if isBlockedByOthers(at) || due.Before(at.Status.StartTime.Time) {
-		// It was blocked until then.
-		due = at.Status.StartTime.Time
-	}
-	if IsFrozen(at) {
-		due = v.Now
-	}
-	return Decision{Action: RestartTarget{Time: since, Due: due}}
+	return Decision{Action: RestartTarget{Time: since, Due: v.startableSince(instant)}}
 }
 
 // recordRestart records that the workload was restarted at the given time or later. The
@@ -139,12 +122,6 @@ func isTarget(at *v1alpha1.At, target *rollout.Target) bool {
 
 func (v *view) writeTargetDeleted() Decision {
 	return v.writeDone(nil, v1alpha1.ReasonTargetNotFound, fmt.Sprintf("%s %s was deleted during its restart.", v.At.Spec.Restart.Kind, v.At.Spec.Restart.Name))
-}
-
-// RefusedRestart returns the decision after the API server answered the restart of the
-// workload with err.
-func RefusedRestart(w World, err error) Decision {
-	return newView(w).refused(v1alpha1.ReasonRestartRefused, err)
 }
 
 // unfit returns why a workload cannot be restarted; reason is empty if it can.

@@ -315,7 +315,7 @@ func TestRefusedRestart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			at := newAt(withStatus(begun()), withRestart, tc.mutate)
 			world := World{At: at, Live: LiveAll, AsOf: now, Target: newTarget(), Now: now}
-			if got := textOf(world, RefusedRestart(world, tc.err)); got != tc.want {
+			if got := textOf(world, Refused(world, v1alpha1.ReasonRestartRefused, tc.err)); got != tc.want {
 				t.Errorf("got  %s\nwant %s", got, tc.want)
 			}
 		})

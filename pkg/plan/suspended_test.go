@@ -54,6 +54,6 @@ func TestDecideSuspended(t *testing.T) {
 			at:   newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, Conditions: []metav1.Condition{resumed(created)}})),
 			want: "CreatePod due 10:12:00.01; wait 1m0s; read At",
 		},
-		"between two attempts, suspended, before the active deadline": {at: newAt(withStatus(*nextAttempt(1, now)), withSuspendedRun, withBackoffLimit(2), withActiveDeadline(10)), want: "wait 6.01s"},
+		"between two attempts, suspended, before the active deadline": {at: newAt(withStatus(*nextAttempt(1, now)), withSuspendedRun, withBackoffLimit(2), withActiveDeadline(10)), want: "wait 4.01s"},
 	})
 }

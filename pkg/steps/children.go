@@ -81,7 +81,7 @@ func (s *Steps) createAts(ctx context.Context, world *plan.World, decision plan.
 	}
 	klog.FromContext(ctx).V(2).Info("Created Ats for nodes", "created", created, "missing", len(children)-created)
 	if err := context.Cause(ctx); err != nil {
-		return plan.RefusedAt(*world, fmt.Errorf("create At: %w", err))
+		return plan.Refused(*world, v1alpha1.ReasonAtRefused, fmt.Errorf("create At: %w", err))
 	}
 	return decision
 }

@@ -101,7 +101,7 @@ func (s *Steps) startPod(ctx context.Context, world *plan.World, decision plan.D
 		}
 		return decision, errors.New("the Pod already existed but has since been deleted")
 	case err != nil:
-		return plan.Refused(*world, s.failed(world, err)), nil
+		return plan.Refused(*world, v1alpha1.ReasonPodRefused, s.failed(world, err)), nil
 	default:
 		late := max(0, s.Clock.Since(due)) // Due may come from another clock.
 		metrics.StartLateness.Observe(late.Seconds())

@@ -23,6 +23,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/klog/v2"
 
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
@@ -59,7 +60,7 @@ func (s *Steps) restartTarget(ctx context.Context, world *plan.World, action pla
 	case answer.IsNotFound(err, world.Target.Name):
 		return plan.Decision{Delay: changeDelay}
 	case err != nil:
-		return plan.RefusedRestart(*world, fmt.Errorf("restart %s: %w", world.Target, err))
+		return plan.Refused(*world, v1alpha1.ReasonRestartRefused, fmt.Errorf("restart %s: %w", world.Target, err))
 	}
 	late := max(0, s.Clock.Since(action.Due)) // Due may come from another clock.
 	metrics.StartLateness.Observe(late.Seconds())
