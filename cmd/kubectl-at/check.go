@@ -71,7 +71,7 @@ last rehearsal.`,
 				return err
 			}
 			of := info.Object.(object)
-			ago := c.now().Sub(later(of.GetCreationTimestamp().Time, plan.WrittenAt(of)))
+			ago := c.now().Sub(later(of.GetCreationTimestamp().Time, plan.WrittenAt(of, "")))
 			if again && !hasBegun(asAt(of)) {
 				if err := c.requestRehearsal(info); err != nil {
 					return err

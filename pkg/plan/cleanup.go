@@ -37,23 +37,24 @@ func CleanUp(w World, pod *corev1.Pod) Decision {
 
 func cleanUp(w World, pod *corev1.Pod) Decision {
 	at := w.At
+	belongs := at != nil && !isLeaving(at) && IsOf(pod, at)
 	switch {
-	case !IsTracked(pod) && (at == nil || !IsOf(pod, at)):
-		return Decision{}
-	case at == nil || !IsOf(pod, at):
-		return Decision{Action: ReleasePod{Pod: pod}}
-	case isUnexpected(at, pod):
+	case belongs && isUnexpected(at, pod):
 		message := fmt.Sprintf("Pod %s was created a second time after its attempt had been counted: deleting it.", pod.Name)
 		return Decision{Action: DeletePod{Pod: pod, Unexpected: true}, Events: []Event{NewEvent(corev1.EventTypeWarning, v1alpha1.ReasonUnexpectedPod, message)}}
-	case !IsTracked(pod) || !isCounted(at, pod):
+	case !IsTracked(pod):
 		return Decision{}
+	case belongs:
+		seen, isCounted := countedAt(at, pod)
+		if !isCounted {
+			return Decision{}
+		}
+		// A longer wait comes from another clock.
+		if wait := seen.Add(ReleaseDelay).Sub(w.Now); 0 < wait && wait <= ReleaseDelay {
+			return Decision{Delay: wait}
+		}
 	}
-	wait := releaseTime(at, pod).Sub(w.Now)
-	// A longer wait comes from another clock.
-	if wait <= 0 || wait > ReleaseDelay {
-		return Decision{Action: ReleasePod{Pod: pod}}
-	}
-	return Decision{Delay: wait}
+	return Decision{Action: ReleasePod{Pod: pod}}
 }
 
 // isUnexpected reports whether a Pod is the second one of an attempt that is already
@@ -62,7 +63,7 @@ func cleanUp(w World, pod *corev1.Pod) Decision {
 func isUnexpected(at *v1alpha1.At, pod *corev1.Pod) bool {
 	known := ptr.Deref(at.Status.Pod, v1alpha1.AtPod{})
 	switch {
-	case isLeaving(at) || pod.DeletionTimestamp != nil || pod.UID == known.UID:
+	case pod.DeletionTimestamp != nil || pod.UID == known.UID:
 		return false
 	case isNodesRun(at):
 		// The At ran a command before an edit. It no longer has a Pod of its own.
@@ -77,27 +78,21 @@ func isUnexpected(at *v1alpha1.At, pod *corev1.Pod) bool {
 	}
 }
 
-// isCounted reports whether the status contains the outcome of the given Pod, or that
-// outcome is no longer needed.
-func isCounted(at *v1alpha1.At, pod *corev1.Pod) bool {
-	return isLeaving(at) || at.Status.Phase == v1alpha1.PhaseDone || isEarlier(at, pod)
-}
-
 // isLeaving reports whether an At is being deleted and its outcome is no longer needed.
 func isLeaving(at *v1alpha1.At) bool { return at.DeletionTimestamp != nil && !IsTracked(at) }
 
-// releaseTime returns when to remove the finalizer from a Pod that is already counted.
-func releaseTime(at *v1alpha1.At, pod *corev1.Pod) time.Time {
+// countedAt reports whether the status contains the outcome of the given Pod, and when a controller
+// saw that: the zero time if that was two attempts before the current one.
+func countedAt(at *v1alpha1.At, pod *corev1.Pod) (seen time.Time, isCounted bool) {
 	switch {
-	case isLeaving(at):
-		return time.Time{}
 	case at.Status.Phase == v1alpha1.PhaseDone:
-		return endSeen(at).Add(ReleaseDelay)
+		return endSeen(at), true
+	case !isEarlier(at, pod):
+		return time.Time{}, false
 	case at.Status.LastFailureTime != nil && pod.Name == NameOfPod(at.Name, PodsBefore(at)-1):
-		return at.Status.LastFailureTime.Add(ReleaseDelay)
+		return at.Status.LastFailureTime.Time, true
 	default:
-		// Two attempts before the current one.
-		return time.Time{}
+		return time.Time{}, true
 	}
 }
 
@@ -145,7 +140,7 @@ func Leave(w World) Decision {
 		}
 	}
 	for _, pod := range w.Pods {
-		if IsTracked(pod) && (pod != attempt || isCounted(w.At, pod) || recorded(w.At)) {
+		if IsTracked(pod) && (pod != attempt || recorded(w.At)) {
 			return Decision{Action: ReleasePod{Pod: pod}}
 		}
 	}

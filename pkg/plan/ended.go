@@ -29,9 +29,6 @@ import (
 // decideEnded decides for an At whose Pod has ended.
 func (v *view) decideEnded() Decision {
 	at, pod, target := v.At, v.pod, failureTarget(v.At)
-	if target != nil && pod.DeletionTimestamp != nil {
-		return v.writeDone(pod, target.Reason, target.Message)
-	}
 	if pod.Status.Phase == corev1.PodSucceeded {
 		message := "The command ended with exit code 0."
 		if lacksMemory(pod) {
@@ -64,22 +61,13 @@ func (v *view) decideEnded() Decision {
 
 // decideGone decides for an At whose recorded Pod no longer exists.
 func (v *view) decideGone() Decision {
-	return v.decideLost(nil, fmt.Sprintf("Pod %s was deleted before the controller saw how it ended; the command will not run again.", v.At.Status.Pod.Name))
+	return v.writeDone(nil, v1alpha1.ReasonPodLost, fmt.Sprintf("Pod %s was deleted before the controller saw how it ended; the command will not run again.", v.At.Status.Pod.Name))
 }
 
 // decideAbandoned decides for an At whose Pod was force-deleted, and whose node does not
 // report how the Pod ended.
 func (v *view) decideAbandoned() Decision {
-	return v.decideLost(v.pod, fmt.Sprintf("Pod %s was force-deleted, and its node has not reported how it ended; the command will not run again.", v.pod.Name))
-}
-
-// decideLost decides for an At whose Pod's outcome will never be known. pod is nil if the
-// Pod is gone.
-func (v *view) decideLost(pod *corev1.Pod, message string) Decision {
-	if target := failureTarget(v.At); target != nil {
-		return v.writeDone(pod, target.Reason, target.Message)
-	}
-	return v.writeDone(pod, v1alpha1.ReasonPodLost, message)
+	return v.writeDone(v.pod, v1alpha1.ReasonPodLost, fmt.Sprintf("Pod %s was force-deleted, and its node has not reported how it ended; the command will not run again.", v.pod.Name))
 }
 
 // isRecordedRunning reports whether the status says that a Pod has run.

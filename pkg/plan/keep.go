@@ -186,7 +186,7 @@ func KeepPod(pod *corev1.Pod) *corev1.Pod {
 	if IsTracked(pod) {
 		kept.Finalizers = []string{v1alpha1.FinalizerTracking}
 	}
-	if written := statusWrittenAt(pod); !written.IsZero() && (isWaiting(pod) || len(kept.Status.ContainerStatuses) == 0) {
+	if written := WrittenAt(pod, "status"); !written.IsZero() && (isWaiting(pod) || len(kept.Status.ContainerStatuses) == 0) {
 		kept.ManagedFields = []metav1.ManagedFieldsEntry{{Subresource: "status", Time: &metav1.Time{Time: written}}}
 	}
 	return Bounded(kept)

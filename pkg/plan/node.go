@@ -63,12 +63,9 @@ const nodeNameVariable = "NODE_NAME"
 // first, so that other variables can refer to it.
 func addNodeName(spec *corev1.PodSpec) {
 	variable := corev1.EnvVar{Name: nodeNameVariable, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "spec.nodeName"}}}
-	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
-		for i := range containers {
-			env := &containers[i].Env
-			if !slices.ContainsFunc(*env, func(own corev1.EnvVar) bool { return own.Name == variable.Name }) {
-				*env = slices.Insert(*env, 0, variable)
-			}
+	for container := range containersOf(spec) {
+		if !slices.ContainsFunc(container.Env, func(own corev1.EnvVar) bool { return own.Name == variable.Name }) {
+			container.Env = slices.Insert(container.Env, 0, variable)
 		}
 	}
 }

@@ -154,7 +154,7 @@ const rejectionTime = 10 * time.Second
 // time. See rejectPod in pkg/kubelet/kubelet.go in Kubernetes.
 func isRejectedAtOnce(pod *corev1.Pod) bool {
 	return strings.HasPrefix(pod.Status.Message, "Pod was rejected: ") && pod.Status.StartTime != nil &&
-		statusWrittenAt(pod).Sub(pod.Status.StartTime.Time).Abs() <= rejectionTime
+		WrittenAt(pod, "status").Sub(pod.Status.StartTime.Time).Abs() <= rejectionTime
 }
 
 // disruptionOf returns the condition that a component sets which deletes a Pod for reasons

@@ -68,12 +68,12 @@ func days(duration time.Duration) string {
 	return "1 day"
 }
 
-// WrittenAt returns the time of the last write to anything but the status of an object, or the
-// zero time if that is unknown.
-func WrittenAt(object metav1.Object) time.Time {
+// WrittenAt returns the time of the last write to a subresource of an object, such as its status, or
+// to the rest of it if that is empty. It returns the zero time if that is unknown.
+func WrittenAt(object metav1.Object, subresource string) time.Time {
 	var last time.Time
 	for _, written := range object.GetManagedFields() {
-		if written.Subresource == "" && written.Time != nil && last.Before(written.Time.Time) {
+		if written.Subresource == subresource && written.Time != nil && last.Before(written.Time.Time) {
 			last = written.Time.Time
 		}
 	}

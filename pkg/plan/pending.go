@@ -206,7 +206,7 @@ func dueSince(at, parent *v1alpha1.At, instant time.Time) time.Time {
 	if resumed := meta.FindStatusCondition(at.Status.Conditions, v1alpha1.ConditionSuspended); resumed != nil {
 		later(resumed.LastTransitionTime.Time)
 	}
-	later(WrittenAt(at)) // An At from a cache does not have it.
+	later(WrittenAt(at, "")) // An At from a cache does not have it.
 	return since
 }
 

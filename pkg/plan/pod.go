@@ -17,9 +17,11 @@ limitations under the License.
 package plan
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strconv"
@@ -91,17 +93,12 @@ func NewPod(at *v1alpha1.At, defaults Defaults) *corev1.Pod {
 		template = defaultTemplate(defaults)
 	}
 	spec := &template.Spec
+	spec.RestartPolicy = cmp.Or(spec.RestartPolicy, corev1.RestartPolicyNever)
 	if ptr.Deref(at.Spec.BackoffLimit, 0) == 0 {
 		neverRestart(spec)
-	} else if spec.RestartPolicy == "" {
-		spec.RestartPolicy = corev1.RestartPolicyNever
 	}
-	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
-		for i := range containers {
-			if containers[i].TerminationMessagePolicy == "" {
-				containers[i].TerminationMessagePolicy = corev1.TerminationMessageFallbackToLogsOnError
-			}
-		}
+	for container := range containersOf(spec) {
+		container.TerminationMessagePolicy = cmp.Or(container.TerminationMessagePolicy, corev1.TerminationMessageFallbackToLogsOnError)
 	}
 	first := &spec.Containers[0]
 	if at.Spec.Command != "" {
@@ -149,12 +146,10 @@ func NewPod(at *v1alpha1.At, defaults Defaults) *corev1.Pod {
 // stopped in time: the first restart follows at once.
 func neverRestart(spec *corev1.PodSpec) {
 	spec.RestartPolicy = corev1.RestartPolicyNever
-	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
-		for i := range containers {
-			containers[i].RestartPolicyRules = nil
-			if !isSidecar(&containers[i]) {
-				containers[i].RestartPolicy = nil
-			}
+	for container := range containersOf(spec) {
+		container.RestartPolicyRules = nil
+		if !isSidecar(container) {
+			container.RestartPolicy = nil
 		}
 	}
 }
@@ -182,6 +177,19 @@ func defaultTemplate(defaults Defaults) *corev1.PodTemplateSpec {
 	}}
 }
 
+// containersOf returns all containers of a Pod, to change them: first the init containers.
+func containersOf(spec *corev1.PodSpec) iter.Seq[*corev1.Container] {
+	return func(yield func(*corev1.Container) bool) {
+		for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
+			for i := range containers {
+				if !yield(&containers[i]) {
+					return
+				}
+			}
+		}
+	}
+}
+
 // escape protects a command from the kubelet, which replaces $(NAME) and $$ in a
 // container's command before it starts it: the shell is to see what was written.
 func escape(command string) string {
@@ -201,10 +209,8 @@ func PodKeys(pod *corev1.Pod) (like, same string) {
 		delete(stripped.Annotations, key)
 	}
 	same = hashOf(stripped)
-	for _, containers := range [][]corev1.Container{stripped.Spec.InitContainers, stripped.Spec.Containers} {
-		for i := range containers {
-			containers[i].Command, containers[i].Args = nil, nil
-		}
+	for container := range containersOf(&stripped.Spec) {
+		container.Command, container.Args = nil, nil
 	}
 	return hashOf(stripped), same
 }

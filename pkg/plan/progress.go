@@ -110,21 +110,14 @@ func waitingChildren(children []*v1alpha1.At) []*v1alpha1.At {
 // countNodes returns how many children are in each state. A child that is gone despite
 // its finalizer counts as failed.
 func countNodes(children []*v1alpha1.At, desired int) *v1alpha1.AtNodesStatus {
-	counts := &v1alpha1.AtNodesStatus{Desired: int32(desired), Failed: int32(max(0, desired-len(children)))}
+	number := map[childState]int32{childFailed: int32(max(0, desired-len(children)))}
 	for _, child := range children {
-		switch stateOfChild(child) {
-		case childWaits:
-			counts.Waiting++
-		case childIsActive:
-			counts.Active++
-		case childSucceeded:
-			counts.Succeeded++
-		case childFailed:
-			counts.Failed++
-		}
+		number[stateOfChild(child)]++
 	}
-	counts.Progress = fmt.Sprintf("%d/%d", counts.Succeeded, counts.Desired)
-	return counts
+	return &v1alpha1.AtNodesStatus{
+		Desired: int32(desired), Waiting: number[childWaits], Active: number[childIsActive], Succeeded: number[childSucceeded], Failed: number[childFailed],
+		Progress: fmt.Sprintf("%d/%d", number[childSucceeded], desired),
+	}
 }
 
 // failedNodes returns a message with the number of nodes on which the command failed, and

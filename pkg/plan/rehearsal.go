@@ -104,12 +104,9 @@ func AsAdmitted(run, admitted *corev1.Pod) *corev1.Pod {
 	run = run.DeepCopy()
 	run.Spec.Resources = admitted.Spec.Resources
 	from := slices.Concat(admitted.Spec.InitContainers, admitted.Spec.Containers)
-	for _, containers := range [][]corev1.Container{run.Spec.InitContainers, run.Spec.Containers} {
-		for i := range containers {
-			c := &containers[i]
-			if j := slices.IndexFunc(from, func(other corev1.Container) bool { return other.Name == c.Name }); j >= 0 {
-				c.Resources, c.Ports = from[j].Resources, from[j].Ports
-			}
+	for c := range containersOf(&run.Spec) {
+		if j := slices.IndexFunc(from, func(other corev1.Container) bool { return other.Name == c.Name }); j >= 0 {
+			c.Resources, c.Ports = from[j].Resources, from[j].Ports
 		}
 	}
 	return run
@@ -310,7 +307,7 @@ func isRefusedForNow(pod *corev1.Pod) bool {
 // isSilentSince reports whether nothing has been seen of a Pod without a sandbox since the given
 // time. With a sandbox, it may pull images for as long as that takes.
 func isSilentSince(pod *corev1.Pod, event *PodEvent, since time.Time) bool {
-	return !hasSandbox(pod) && !waitsSince(pod).After(since) && !statusWrittenAt(pod).After(since) &&
+	return !hasSandbox(pod) && !waitsSince(pod).After(since) && !WrittenAt(pod, "status").After(since) &&
 		(event == nil || isUnknownYet(event.Message) || !event.Time.After(since))
 }
 

@@ -177,10 +177,11 @@ func (v *view) followRollout() Decision {
 	case left <= 0:
 		return progressed.writeDone(nil, v1alpha1.ReasonDeadlineExceeded, v.activeDeadlineMessage()+fmt.Sprintf(" The rollout of %s continues: %s.", target, target.Progress()))
 	}
-	removeBlocked(status)
 	var events []Event
 	if target.Paused {
 		events = v.setBlocked(status, v1alpha1.ReasonTargetPaused, fmt.Sprintf("%s was paused during its rollout: see kubectl rollout resume.", target))
+	} else {
+		removeBlocked(status)
 	}
 	d := v.write(status, events...)
 	d.Delay = min(left, rolloutPeriod(v.Now.Sub(status.StartTime.Time)))

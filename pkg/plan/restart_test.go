@@ -275,7 +275,8 @@ func TestFollowRollout(t *testing.T) {
 			at: restarts(follows), world: target(restartedAt(due), rolling, paused),
 			want: "Blocked TargetPaused: Deployment web was paused during its rollout: see kubectl rollout resume.; Warning TargetPaused; wait 2s",
 		},
-		"resumed": {at: restarts(isPaused), world: target(restartedAt(due), rolling), want: "no Blocked; says 3 of 5 updated, 4 available; wait 2s"},
+		"paused for a minute": {at: restarts(isPaused), world: target(restartedAt(due), rolling, paused), now: now.Add(time.Minute), want: "wait 6s"},
+		"resumed":             {at: restarts(isPaused), world: target(restartedAt(due), rolling), want: "no Blocked; says 3 of 5 updated, 4 available; wait 2s"},
 		"deleted": {
 			at:   restarts(follows),
 			want: "Phase=DONE; CompletionTime=10:12:04; Failed TargetNotFound: Deployment web was deleted during its restart.; Warning TargetNotFound; read all",

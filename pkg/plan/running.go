@@ -41,8 +41,7 @@ func (v *view) decideRunning() Decision {
 		// Write the reason before deleting the Pod: the deletion alone does not tell why.
 		return v.writeFailureTarget(v1alpha1.ReasonDeadlineExceeded, v.activeDeadlineMessage())
 	default:
-		d = v.checkStart()
-		d.Delay = min(v.activeLeft, d.Delay)
+		d.Delay = min(v.activeLeft, v.checkStart())
 	}
 	return d
 }

@@ -252,9 +252,9 @@ func (v *view) writeUnblocked(delay time.Duration) Decision {
 // setBlocked sets condition Blocked. It returns an event if the reason changes, not if
 // only the message changes.
 func (v *view) setBlocked(status *v1alpha1.AtStatus, reason, message string) []Event {
-	before := Blocked(v.At)
+	before := ptr.Deref(TrueCondition(status.Conditions, v1alpha1.ConditionBlocked), metav1.Condition{})
 	meta.SetStatusCondition(&status.Conditions, v.newCondition(v1alpha1.ConditionBlocked, reason, message))
-	if before != nil && before.Reason == reason {
+	if before.Reason == reason {
 		return nil
 	}
 	return []Event{NewEvent(corev1.EventTypeWarning, reason, message)}
@@ -291,9 +291,14 @@ func join(parts ...string) string {
 }
 
 // writeDone ends an At: it is Complete if reason is Completed, and Failed otherwise. pod
-// is the Pod that has ended, or nil.
+// is the Pod that has ended, or nil. If the run was being stopped, and its Pod was deleted, that is
+// the reason instead.
 func (v *view) writeDone(pod *corev1.Pod, reason, message string) Decision {
 	var events []Event
+	target := failureTarget(v.At)
+	if target != nil && (pod == nil || pod.DeletionTimestamp != nil) {
+		reason, message = target.Reason, target.Message
+	}
 	status := v.At.Status.DeepCopy()
 	status.Message = ""
 	status.CompletionTime = &metav1.Time{Time: v.Now}
@@ -315,7 +320,7 @@ func (v *view) writeDone(pod *corev1.Pod, reason, message string) Decision {
 	} else if pod != nil && lacksMemory(pod) {
 		status.Message = cmp.Or(status.Message, memoryMessage)
 	}
-	if target := failureTarget(v.At); target != nil && target.Reason != reason {
+	if target != nil && target.Reason != reason {
 		// It ended before the controller could stop it.
 		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionFailureTarget)
 	}

@@ -74,11 +74,11 @@ func (v *view) mirrorBlocked(status *v1alpha1.AtStatus) []Event {
 	if IsForecast(&blocked) {
 		// It was not about this Pod.
 		removeBlocked(status)
-		blocked, v = metav1.Condition{}, v.withStatus(status)
+		blocked = metav1.Condition{}
 	}
 	switch {
 	case reason != "":
-	case isOfContainer(blocked.Reason) && isWaiting(v.pod) && v.Now.Sub(statusWrittenAt(v.pod)) < Grace:
+	case isOfContainer(blocked.Reason) && isWaiting(v.pod) && v.Now.Sub(WrittenAt(v.pod, "status")) < Grace:
 		return nil // The node may be starting the container now.
 	case isSilent(blocked.Reason) && isWaiting(v.pod) && !v.PodEventIsKnown:
 		return nil // until the events are known
@@ -128,24 +128,18 @@ func (v *view) waitsLong() bool {
 }
 
 // checkStart returns when to find out why the command has not started.
-func (v *view) checkStart() Decision {
-	if reason, _ := v.blocker(); reason != "" {
-		return Decision{Delay: checkDelay}
-	}
-	if isUnschedulable(v.pod) {
-		return Decision{Delay: unschedulableDelay - v.Now.Sub(unscheduled(v.pod).LastTransitionTime.Time)}
-	}
-	if !isWaiting(v.pod) {
-		return Decision{Delay: checkDelay}
-	}
+func (v *view) checkStart() time.Duration {
+	reason, _ := v.blocker()
 	age := v.Now.Sub(waitsSince(v.pod))
 	switch {
+	case reason == "" && isUnschedulable(v.pod):
+		return unschedulableDelay - v.Now.Sub(unscheduled(v.pod).LastTransitionTime.Time)
+	case reason != "", !isWaiting(v.pod), age >= Grace:
+		return checkDelay
 	case age < EventDelay:
-		return Decision{Delay: EventDelay - age}
-	case age < Grace:
-		return Decision{Delay: Grace - age}
+		return EventDelay - age
 	default:
-		return Decision{Delay: checkDelay}
+		return Grace - age
 	}
 }
 
@@ -174,17 +168,6 @@ func waitsSince(pod *corev1.Pod) time.Time {
 		}
 	}
 	return since
-}
-
-// statusWrittenAt returns when the status of a Pod was last written, as its node does, or the zero
-// time if that is not known.
-func statusWrittenAt(pod *corev1.Pod) (last time.Time) {
-	for _, written := range pod.ManagedFields {
-		if written.Subresource == "status" && written.Time != nil && last.Before(written.Time.Time) {
-			last = written.Time.Time
-		}
-	}
-	return last
 }
 
 func containerStatuses(pod *corev1.Pod) []corev1.ContainerStatus {

@@ -195,7 +195,7 @@ func KeepCronAt(cronAt *v1alpha1.CronAt) *v1alpha1.CronAt {
 	if !IsSmall(cronAt) || kept.Annotations[v1alpha1.AnnotationRequester] != cronAt.Annotations[v1alpha1.AnnotationRequester] {
 		kept.Spec.AtTemplate = v1alpha1.AtTemplateSpec{Spec: v1alpha1.RunSpec{Rehearse: cronAt.Spec.AtTemplate.Spec.Rehearse}}
 	}
-	if edited := plan.WrittenAt(cronAt); !edited.IsZero() {
+	if edited := plan.WrittenAt(cronAt, ""); !edited.IsZero() {
 		kept.ManagedFields = []metav1.ManagedFieldsEntry{{Time: &metav1.Time{Time: edited}}}
 	}
 	return plan.Bounded(kept)

@@ -110,7 +110,7 @@ func (v *view) wantsPreflight() bool {
 	}
 	at := v.forecastAt()
 	_, rehearses := UntilRehearsal(v.CronAt, v.next.Add(v.shift), v.Now)
-	return v.CronAt.Status.ObservedGeneration != v.CronAt.Generation || v.Now.Sub(plan.WrittenAt(v.CronAt)) < plan.Grace || plan.IsForecast(Blocked(v.CronAt)) ||
+	return v.CronAt.Status.ObservedGeneration != v.CronAt.Generation || v.Now.Sub(plan.WrittenAt(v.CronAt, "")) < plan.Grace || plan.IsForecast(Blocked(v.CronAt)) ||
 		rehearses && v.Rehearses ||
 		!at.IsZero() && !v.Now.Before(at)
 }

@@ -184,7 +184,7 @@ func (v *view) editedAt() time.Time {
 		spec.TimeZone == nil && before.TimeZone != "" || spec.SpreadSeconds == nil && before.SpreadSeconds != 0 {
 		return v.Now
 	}
-	edited := plan.WrittenAt(v.CronAt)
+	edited := plan.WrittenAt(v.CronAt, "")
 	if edited.IsZero() || edited.After(v.Now) {
 		return v.Now
 	}
