@@ -25,6 +25,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/labels"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	coreinformers "k8s.io/client-go/informers/core/v1"
@@ -208,7 +209,9 @@ func (c *Controller) updateAt(logger klog.Logger, old, cur *v1alpha1.At) {
 	}
 	name := cache.MetaObjectToName(cur)
 	isNews := old.ResourceVersion != cur.ResourceVersion && !isOwn && !c.queue.IsRetried(name)
-	if isNews || old.Generation != cur.Generation || plan.ParentName(old) != plan.ParentName(cur) || plan.HasLostOwner(old) != plan.HasLostOwner(cur) || old.DeletionTimestamp.IsZero() != cur.DeletionTimestamp.IsZero() {
+	before := old.ObjectMeta
+	before.ResourceVersion = cur.ResourceVersion
+	if isNews || !equality.Semantic.DeepEqual(before, cur.ObjectMeta) {
 		c.queue.Add(name)
 	}
 	if plan.IsNewRequest(old, cur) {
@@ -280,25 +283,22 @@ func (c *Controller) sweep(isFirst bool, start time.Time) {
 		ats = slices.DeleteFunc(ats, func(at *v1alpha1.At) bool { return plan.IsFarOff(at, c.clock.Now(), queue.Horizon) })
 	}
 	for _, at := range sorted.ByName(ats) {
-		if now := c.clock.Now(); isFirst && plan.WantsForecastAtStart(at, start, now) {
-			c.queue.Add(cache.MetaObjectToName(at))
-		} else {
-			c.enqueueStep(at, now)
-		}
+		c.enqueueStep(at, isFirst && plan.WantsForecastAtStart(at, start, c.clock.Now()))
 	}
 	for _, pod := range c.cache.Orphans() {
 		c.enqueueOwner(pod)
 	}
 }
 
-// enqueueStep enqueues an At for its next step, unless that is beyond queue.Horizon.
-func (c *Controller) enqueueStep(at *v1alpha1.At, now time.Time) {
+// enqueueStep enqueues an At for its next step, unless that is beyond queue.Horizon. With hasStep,
+// that is now.
+func (c *Controller) enqueueStep(at *v1alpha1.At, hasStep bool) {
 	name := cache.MetaObjectToName(at)
-	world := c.cache.World(name, now)
+	world := c.cache.World(name)
 	world.Rehearses = c.checks.Rehearses()
 	c.steps.ObserveNow(world)
 	decision := plan.Decide(*world)
-	hasStep := decision.Action != nil || decision.Status != nil || decision.Retry != nil ||
+	hasStep = hasStep || decision.Action != nil || decision.Status != nil || decision.Retry != nil ||
 		slices.ContainsFunc(world.Pods, func(pod *corev1.Pod) bool { return plan.CleanUp(*world, pod).Action != nil })
 	c.queue.AddStep(name, hasStep, decision.Delay)
 }

@@ -50,10 +50,9 @@ type World struct {
 	// TargetForbidden is the API server's error if the controller is not allowed to read it.
 	Target          *rollout.Target
 	TargetForbidden error
-	// PodEvent is the newest event about the Pod of the current attempt, if WantsPodEvent, or
-	// nil if there is none. PodEventIsKnown is true if it could be read.
-	PodEvent        *PodEvent
-	PodEventIsKnown bool
+	// PodEvent is the newest event about the Pod of the current attempt, if WantsPodEvent: the
+	// zero value if there is none, or nil if that is unknown.
+	PodEvent *PodEvent
 	// Refusal is the answer of the API server to the creation of the Pod in a dry-run, if
 	// WantsTrial, unless it would admit the Pod.
 	Refusal error

@@ -173,10 +173,11 @@ func MayConcernCommand(err error) bool {
 func HasForecast(at *v1alpha1.At) bool { return IsForecast(Blocked(at)) }
 
 // WantsForecast reports whether an At is pending and not due yet, so that a preflight makes
-// sense.
-func WantsForecast(at *v1alpha1.At, now time.Time) bool {
+// sense, and how long it has until it is due.
+func WantsForecast(at *v1alpha1.At, now time.Time) (left time.Duration, wanted bool) {
 	instant, err := Instant(&at.Spec)
-	return err == nil && instant.Sub(now) > forecastMargin && at.DeletionTimestamp == nil &&
+	left = instant.Sub(now)
+	return left, err == nil && left > forecastMargin && at.DeletionTimestamp == nil &&
 		at.Status.Phase != v1alpha1.PhaseRunning && at.Status.Phase != v1alpha1.PhaseDone
 }
 
@@ -185,17 +186,16 @@ func WantsForecast(at *v1alpha1.At, now time.Time) bool {
 // controller was working, or it has the forecast of an earlier controller. All other Ats have
 // had their preflight, and there may be very many of them.
 func WantsForecastAtStart(at *v1alpha1.At, start, now time.Time) bool {
-	instant, err := Instant(&at.Spec)
+	left, wanted := WantsForecast(at, now)
 	_, rehearses := UntilRehearsal(at, now)
-	return err == nil && WantsForecast(at, now) &&
-		(HasForecast(at) || rehearses || start.Sub(at.CreationTimestamp.Time) < Grace || instant.Sub(now) <= Lead(at.UID))
+	return wanted && (HasForecast(at) || rehearses || start.Sub(at.CreationTimestamp.Time) < Grace || left <= Lead(at.UID))
 }
 
 // IsFarOff reports whether an At is pending and will be for longer than a time, without a
 // preflight or a rehearsal in it.
 func IsFarOff(at *v1alpha1.At, now time.Time, within time.Duration) bool {
-	instant, err := Instant(&at.Spec)
-	return err == nil && WantsForecast(at, now) && !at.Spec.Rehearse && instant.Sub(now) > within+forecastLead+forecastSpread
+	left, wanted := WantsForecast(at, now)
+	return wanted && !at.Spec.Rehearse && left > within+forecastLead+forecastSpread
 }
 
 // Lead returns how long before the due time of the object with the given UID the last

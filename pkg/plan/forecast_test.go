@@ -138,7 +138,8 @@ func TestWantsForecast(t *testing.T) {
 		"being deleted":                         {at: newAt(func(at *v1alpha1.At) { at.DeletionTimestamp = &metav1.Time{Time: earlier} }), now: earlier},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got, start := WantsForecast(tc.at, tc.now), WantsForecastAtStart(tc.at, tc.now.Add(-tc.took), tc.now); got != tc.want || start != tc.atStart {
+			_, got := WantsForecast(tc.at, tc.now)
+			if start := WantsForecastAtStart(tc.at, tc.now.Add(-tc.took), tc.now); got != tc.want || start != tc.atStart {
 				t.Errorf("got %v, at the start %v; want %v, %v", got, start, tc.want, tc.atStart)
 			}
 		})

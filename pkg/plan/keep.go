@@ -77,7 +77,7 @@ func KeepAt(at *v1alpha1.At) *v1alpha1.At {
 	}
 	if at.Status.Phase != v1alpha1.PhaseDone {
 		kept.Labels = freeze.Keep(at.Labels)
-	} else if IsScheduled(at) || HasLostOwner(at) {
+	} else if IsScheduled(at) || hasLostOwner(at) {
 		kept.Labels = KeepKeys(at.Labels, v1alpha1.LabelCronAtUID, v1alpha1.LabelCronAtName, v1alpha1.LabelAtUID)
 	}
 	kept = Bounded(kept)

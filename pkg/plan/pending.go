@@ -36,7 +36,7 @@ func (v *view) decidePending() Decision {
 	switch {
 	case v.scheduleErr != nil:
 		return v.writeBlocked(v1alpha1.ReasonInvalidSchedule, v.scheduleErr.Error())
-	case HasLostOwner(v.At) && v.startingLeft > 0:
+	case hasLostOwner(v.At) && v.startingLeft > 0:
 		return v.blockLostOwner()
 	case v.Now.Before(v.instant):
 		return v.decideNotDue()
@@ -147,7 +147,7 @@ func (v *view) isDue() bool {
 // that user which nodes there are. Of a run that has started, a Pod was admitted.
 func WantsTrial(w World) bool {
 	v := newView(w)
-	wasAdmitted := v.isChild() && !v.parentIsGone() && isNodesRun(v.Parent)
+	wasAdmitted := v.Parent != nil && isNodesRun(v.Parent)
 	return NeedsNodes(w.At) && v.isDue() && v.startingLeft > 0 && !wasAdmitted
 }
 

@@ -238,10 +238,9 @@ func addMissing(resources, wanted, present corev1.ResourceList) corev1.ResourceL
 }
 
 // JudgeRehearsal returns the result of a rehearsal, or the zero value if it goes on. run is the
-// Pod of the run. event is the newest event about the Pod of the rehearsal, or nil. isKnown is
-// false if the events were not read. Only the containers that run has count: a webhook may have
-// added others.
-func JudgeRehearsal(pod, run *corev1.Pod, event *PodEvent, isKnown bool, now time.Time) Rehearsal {
+// Pod of the run. event is the newest event about the Pod of the rehearsal, or nil if that is
+// unknown. Only the containers that run has count: a webhook may have added others.
+func JudgeRehearsal(pod, run *corev1.Pod, event *PodEvent, now time.Time) Rehearsal {
 	path := rehearsalPath(types.UID(pod.Labels[v1alpha1.LabelRehearsalOf]))
 	names := slices.Concat(run.Spec.Containers, run.Spec.InitContainers)
 	ours, others := pod.DeepCopy(), pod.DeepCopy()
@@ -273,7 +272,7 @@ func JudgeRehearsal(pod, run *corev1.Pod, event *PodEvent, isKnown bool, now tim
 		return NewRehearsal(reason, message, now)
 	}
 	age := now.Sub(pod.CreationTimestamp.Time)
-	mayGetNode := !isKnown || event != nil && slices.Contains(newNodeEvents, event.Reason)
+	mayGetNode := event == nil || slices.Contains(newNodeEvents, event.Reason)
 	reason, message := podBlocker(ours, now)
 	switch condition := unscheduled(pod); {
 	case condition != nil && age < Grace:
@@ -288,7 +287,7 @@ func JudgeRehearsal(pod, run *corev1.Pod, event *PodEvent, isKnown bool, now tim
 	case reason != "" && age >= rehearsalSettle:
 		return NewRehearsal(reason, message, now)
 	}
-	isOver := age >= RehearsalTime || isKnown && isSilentSince(pod, event, now.Add(-rehearsalSilence))
+	isOver := age >= RehearsalTime || event != nil && isSilentSince(pod, event, now.Add(-rehearsalSilence))
 	switch reason, message := silentBlocker(ours, event, now); {
 	case reason == "", reason == v1alpha1.ReasonPodPending && !isOver, age < EventDelay:
 		return Rehearsal{}
@@ -308,7 +307,7 @@ func isRefusedForNow(pod *corev1.Pod) bool {
 // time. With a sandbox, it may pull images for as long as that takes.
 func isSilentSince(pod *corev1.Pod, event *PodEvent, since time.Time) bool {
 	return !hasSandbox(pod) && !waitsSince(pod).After(since) && !WrittenAt(pod, "status").After(since) &&
-		(event == nil || isUnknownYet(event.Message) || !event.Time.After(since))
+		(isUnknownYet(event.Message) || !event.Time.After(since))
 }
 
 // hasMoreRights reports whether the scheduler may have room for the Pod of a run but not for that

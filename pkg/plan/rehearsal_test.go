@@ -250,7 +250,10 @@ func TestJudgeRehearsal(t *testing.T) {
 			run := newRun()
 			run.Spec.PriorityClassName = tc.priority
 			now := due.Add(tc.age)
-			got := JudgeRehearsal(tc.pod, run, tc.event, !tc.unknown, now)
+			if tc.event == nil && !tc.unknown {
+				tc.event = &PodEvent{}
+			}
+			got := JudgeRehearsal(tc.pod, run, tc.event, now)
 			if text := join(got.Reason, got.Message); text != tc.want || text == "" && !got.Time.IsZero() || text != "" && got.Time != now.Truncate(time.Second) {
 				t.Errorf("got %s at %v, want %s", text, got.Time, tc.want)
 			}

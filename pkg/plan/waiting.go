@@ -45,7 +45,7 @@ const unschedulableDelay = 45 * time.Second
 // every two minutes, and for a busy Pod every five.
 const maxEventAge = 6 * time.Minute
 
-// PodEvent is an event about a Pod.
+// PodEvent is an event about a Pod. The zero value means that there is none.
 type PodEvent struct {
 	Warning         bool
 	Reason, Message string
@@ -80,7 +80,7 @@ func (v *view) mirrorBlocked(status *v1alpha1.AtStatus) []Event {
 	case reason != "":
 	case isOfContainer(blocked.Reason) && isWaiting(v.pod) && v.Now.Sub(WrittenAt(v.pod, "status")) < Grace:
 		return nil // The node may be starting the container now.
-	case isSilent(blocked.Reason) && isWaiting(v.pod) && !v.PodEventIsKnown:
+	case isSilent(blocked.Reason) && isWaiting(v.pod) && v.PodEvent == nil:
 		return nil // until the events are known
 	case v.waitsLong():
 		reason, message = silentBlocker(v.pod, v.PodEvent, v.Now)
@@ -250,7 +250,7 @@ func hasSandbox(pod *corev1.Pod) bool {
 }
 
 // silentBlocker returns what keeps a Pod from starting whose status does not say so. event is
-// the newest event about it, or nil. The reason is empty if there may be nothing.
+// the newest event about it, or nil if that is unknown. The reason is empty if there may be nothing.
 func silentBlocker(pod *corev1.Pod, event *PodEvent, now time.Time) (reason, message string) {
 	if isUnschedulable(pod) {
 		return "", ""

@@ -151,7 +151,10 @@ func TestDecideWaiting(t *testing.T) {
 				tc.status = running(corev1.PodPending)
 			}
 			explained(&tc.status)
-			w := World{At: newAt(withStatus(tc.status)), Pods: podsOf(pod), PodEvent: tc.event, PodEventIsKnown: tc.known || tc.event != nil, Now: after(tc.age)}
+			if tc.event == nil && tc.known {
+				tc.event = &PodEvent{}
+			}
+			w := World{At: newAt(withStatus(tc.status)), Pods: podsOf(pod), PodEvent: tc.event, Now: after(tc.age)}
 			if tc.event != nil && tc.event.Time.IsZero() {
 				tc.event.Time = w.Now.Add(-tc.eventAge)
 			}

@@ -253,11 +253,10 @@ func (r *rehearsals) rehearseOne(ctx context.Context, checks *Checks, s *subject
 			return false, nil //nolint:nilerr // It is read again.
 		}
 		var event *plan.PodEvent
-		isKnown := false
 		if r.p.clock.Since(current.CreationTimestamp.Time) >= plan.EventDelay {
-			event, isKnown = r.events.Newest(ctx, current)
+			event = r.events.Newest(ctx, current)
 		}
-		result = plan.JudgeRehearsal(current, run, event, isKnown, r.p.clock.Now())
+		result = plan.JudgeRehearsal(current, run, event, r.p.clock.Now())
 		return result.Reason != "", nil
 	}) // An error means that there is no time left.
 	return result

@@ -85,7 +85,7 @@ func (p *Preflight) ofAt(at *v1alpha1.At, err error) *subject {
 	}
 	now := p.clock.Now()
 	s := &subject{Object: at, isWhole: plan.IsWhole(at), rehearsed: plan.RehearsedOf(&at.Status)}
-	if plan.WantsForecast(at, now) {
+	if _, wanted := plan.WantsForecast(at, now); wanted {
 		s.at = at
 		s.untilRehearsal, s.rehearses = plan.UntilRehearsal(at, now)
 	}

@@ -113,7 +113,8 @@ func New(known *Cache, kubeClient kubernetes.Interface, cnatClient clientset.Int
 // has.
 func (s *Steps) Observe(ctx context.Context, name cache.ObjectName) (*plan.World, error) {
 	asOf := s.Freshness.AsOf(s.Clock.Now()) // before reading from the cache
-	world := s.World(name, s.Clock.Now())
+	world := s.World(name)
+	world.Now = s.Clock.Now()
 	world.AsOf, world.Failures = asOf, s.Failures.NumRequeues(name)
 	if world.At == nil {
 		// A creation may have failed after the At was deleted.
@@ -121,7 +122,7 @@ func (s *Steps) Observe(ctx context.Context, name cache.ObjectName) (*plan.World
 		return world, nil
 	}
 	if pod := plan.WantsPodEvent(*world); pod != nil {
-		world.PodEvent, world.PodEventIsKnown = s.PodEvents.Newest(ctx, pod)
+		world.PodEvent = s.PodEvents.Newest(ctx, pod)
 	}
 	if plan.WantsTarget(*world) {
 		if err := s.readTarget(ctx, world, true); err != nil {

@@ -19,7 +19,6 @@ package steps
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -92,8 +91,8 @@ func NewCache(atInformer informers.TypedAtInformer, podInformer coreinformers.Ty
 }
 
 // World returns what the cache knows of the World of the At with the given name.
-func (c *Cache) World(name cache.ObjectName, now time.Time) *plan.World {
-	world := &plan.World{At: c.At(name), Pods: c.PodsOf(name), Now: now}
+func (c *Cache) World(name cache.ObjectName) *plan.World {
+	world := &plan.World{At: c.At(name), Pods: c.PodsOf(name)}
 	if world.At != nil {
 		world.At = c.Written.Latest(world.At)
 		c.addRelatives(world)

@@ -93,7 +93,7 @@ func TestRelatives(t *testing.T) {
 		}
 	}
 	f.Written.Remember(newAt(func(at *v1alpha1.At) { at.ResourceVersion, at.Status.Phase = "2", v1alpha1.PhaseRunning }))
-	world := f.World(name, due)
+	world := f.World(name)
 	for what, tc := range map[string]struct {
 		ats  []*v1alpha1.At
 		want string // their nodes
@@ -112,7 +112,7 @@ func TestRelatives(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", what, got, tc.want)
 		}
 	}
-	for what, at := range map[string]*v1alpha1.At{"the At": world.At, "the parent": f.World(cache.MetaObjectToName(child), due).Parent} {
+	for what, at := range map[string]*v1alpha1.At{"the At": world.At, "the parent": f.World(cache.MetaObjectToName(child)).Parent} {
 		if at == nil || at.UID != parent.UID || at.Status.Phase != v1alpha1.PhaseRunning {
 			t.Errorf("%s is %+v, want what was written", what, at)
 		}

@@ -100,18 +100,21 @@ func NewReader(client typedcorev1.EventsGetter, wallClock clock.Clock) *Reader {
 	}
 }
 
-// Newest returns the newest event about a Pod, or nil if there is none. It may be a few seconds
-// old. If it is not known, there may be a newer one: the events cannot be read now, or not all. That is
-// only logged, because nothing depends on an event but what is reported.
-func (r *Reader) Newest(ctx context.Context, pod *corev1.Pod) (event *plan.PodEvent, isKnown bool) {
+// Newest returns the newest event about a Pod, the zero value if there is none, or nil if that is
+// unknown: the events cannot be read now, or not all. It may be a few seconds old. An error is only
+// logged, because nothing depends on an event but what is reported.
+func (r *Reader) Newest(ctx context.Context, pod *corev1.Pod) *plan.PodEvent {
 	if r == nil {
-		return nil, true
+		return &plan.PodEvent{}
 	}
 	event, err := r.newest(ctx, pod)
-	if err != nil {
+	switch {
+	case err != nil:
 		klog.FromContext(ctx).V(2).Info("The events of a Pod cannot be read", "pod", klog.KObj(pod), "answer", err)
+	case event == nil:
+		return &plan.PodEvent{}
 	}
-	return event, err == nil
+	return event
 }
 
 func (r *Reader) newest(ctx context.Context, pod *corev1.Pod) (*plan.PodEvent, error) {
