@@ -147,8 +147,8 @@ func hasLostOwner(at *v1alpha1.At) bool { return lostOwnerLabel(at) != "" }
 // if the At is not a child, or if its parent does not affect the next step.
 func (v *view) decideByParent() (d Decision, decided bool) {
 	at, parent := v.At, v.Parent
-	isChild, isDone := v.isChild(), at.Status.Phase == v1alpha1.PhaseDone // The parent may have been deleted with --cascade=orphan.
-	isReleased := !isChild || v.parentIsGone() || isDone && (parent.Status.Phase == v1alpha1.PhaseDone || parent.DeletionTimestamp != nil)
+	isChild := v.isChild() // It is none if its parent was deleted with --cascade=orphan.
+	isReleased := !isChild || v.parentIsGone() || isDone(at) && (isDone(parent) || parent.DeletionTimestamp != nil)
 	switch {
 	case isReleased && IsTracked(at):
 		return Decision{Action: ReleaseAt{}}, true
@@ -157,9 +157,9 @@ func (v *view) decideByParent() (d Decision, decided bool) {
 	case v.parentIsGone():
 		// The garbage collector deletes the child and its Pod.
 		return Decision{}, true
-	case isDone:
+	case isDone(at):
 		return Decision{}, false
-	case parent.Status.Phase == v1alpha1.PhaseDone && !hasBegun(at):
+	case isDone(parent) && !hasBegun(at):
 		return v.decideStopped(v1alpha1.ReasonNotStarted, "At "+parent.Name+" has ended: the command was not started on this node.")
 	case at.DeletionTimestamp != nil:
 		return v.decideStopped(v1alpha1.ReasonAtDeleted, "This At was deleted before it ended.")
@@ -205,16 +205,14 @@ const (
 // stateOfChild returns the state in which the parent counts a child.
 func stateOfChild(child *v1alpha1.At) childState {
 	switch {
-	case child.Status.Phase == v1alpha1.PhaseDone && child.Status.Reason == v1alpha1.ReasonNotStarted:
+	case isDone(child) && child.Status.Reason == v1alpha1.ReasonNotStarted, isPending(child) && isSuspended(child) && child.DeletionTimestamp == nil:
 		return childWaits
-	case child.Status.Phase == v1alpha1.PhaseDone && meta.IsStatusConditionTrue(child.Status.Conditions, v1alpha1.ConditionComplete):
-		return childSucceeded
-	case child.Status.Phase == v1alpha1.PhaseDone:
-		return childFailed
-	case child.Status.Phase != v1alpha1.PhaseRunning && isSuspended(child) && child.DeletionTimestamp == nil:
-		return childWaits
-	default:
+	case !isDone(child):
 		return childIsActive
+	case meta.IsStatusConditionTrue(child.Status.Conditions, v1alpha1.ConditionComplete):
+		return childSucceeded
+	default:
+		return childFailed
 	}
 }
 

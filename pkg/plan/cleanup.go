@@ -17,6 +17,7 @@ limitations under the License.
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -70,7 +71,7 @@ func isUnexpected(at *v1alpha1.At, pod *corev1.Pod) bool {
 		return !hasEnded(pod)
 	case pod.Name == known.Name:
 		return true
-	case isEarlier(at, pod), at.Status.Phase == v1alpha1.PhaseDone && pod.Name == PodName(at):
+	case isEarlier(at, pod), isDone(at) && pod.Name == PodName(at):
 		return !hasEnded(pod)
 	default:
 		// The Pod of the current attempt, or of a later one if the At comes from a stale cache.
@@ -85,7 +86,7 @@ func isLeaving(at *v1alpha1.At) bool { return at.DeletionTimestamp != nil && !Is
 // saw that: the zero time if that was two attempts before the current one.
 func countedAt(at *v1alpha1.At, pod *corev1.Pod) (seen time.Time, isCounted bool) {
 	switch {
-	case at.Status.Phase == v1alpha1.PhaseDone:
+	case isDone(at):
 		return endSeen(at), true
 	case !isEarlier(at, pod):
 		return time.Time{}, false
@@ -113,13 +114,8 @@ const minTTL = ReleaseDelay + time.Second
 // from completionTime, which may come from the node's clock: a deletion must not depend
 // on that clock.
 func endSeen(at *v1alpha1.At) time.Time {
-	for _, condition := range at.Status.Conditions {
-		if condition.Status == metav1.ConditionTrue &&
-			(condition.Type == v1alpha1.ConditionComplete || condition.Type == v1alpha1.ConditionFailed) {
-			return condition.LastTransitionTime.Time
-		}
-	}
-	return time.Time{}
+	end := cmp.Or(TrueCondition(at.Status.Conditions, v1alpha1.ConditionComplete), TrueCondition(at.Status.Conditions, v1alpha1.ConditionFailed))
+	return ptr.Deref(end, metav1.Condition{}).LastTransitionTime.Time
 }
 
 // Leave decides for an At while the controller is being uninstalled. Nothing starts. A Pod
@@ -127,7 +123,7 @@ func endSeen(at *v1alpha1.At) time.Time {
 // its status has the Pod. w.At is live.
 func Leave(w World) Decision {
 	var attempt *corev1.Pod // whose outcome the status may lack
-	if at := w.At; at != nil && !isLeaving(at) && at.Status.Phase != v1alpha1.PhaseDone && !isNodesRun(at) && !isRestart(at) {
+	if at := w.At; at != nil && !isLeaving(at) && !isDone(at) && !isNodesRun(at) && !isRestart(at) {
 		if v := newView(w); v.owned && (!recorded(at) || v.pod.UID == at.Status.Pod.UID) {
 			attempt = v.pod
 			d := v.decideRunning()

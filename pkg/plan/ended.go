@@ -42,12 +42,12 @@ func (v *view) decideEnded() Decision {
 	}
 	n, _ := failures(pod)
 	failed, allowed := v.attempts(n + 1)
-	tooLate := v.activeTimeLeft(v.statusWithPod()) <= attemptBackoff(at.Status.Failed+1)
+	status := v.statusWithOutcome()
+	status.Failed++
+	tooLate := v.withStatus(status).leftToStart() <= attemptBackoff(status.Failed)
 	if failed >= allowed || tooLate || target != nil {
 		return v.writeDone(pod, reason, message)
 	}
-	status := v.statusWithOutcome()
-	status.Failed++
 	next := v.setNextAttempt(status, status.Failed)
 	announcement := fmt.Sprintf("Attempt %d of %d failed, the next is due at %s: %s", failed, allowed, next, message)
 	command := status.Message
@@ -80,14 +80,10 @@ func isRecordedRunning(at *v1alpha1.At, pod *corev1.Pod) bool {
 // follows, unless it would be too late.
 func (v *view) decideNotStarted(reason, message string) Decision {
 	status := v.statusWithOutcome()
-	left := v.activeTimeLeft(status)
-	if status.Failed == 0 {
-		left = min(left, v.startingLeft)
-	}
-	if left <= attemptBackoff(status.NotStarted+1) {
+	status.NotStarted++
+	if v.withStatus(status).leftToStart() <= attemptBackoff(status.NotStarted) {
 		return v.writeDone(v.pod, reason, message)
 	}
-	status.NotStarted++
 	next := v.setNextAttempt(status, status.NotStarted)
 	events := v.setBlocked(status, v1alpha1.ReasonPodNotStarted, fmt.Sprintf("Pod %s did not start, the next is due at %s: %s", v.pod.Name, next, message))
 	return v.write(status, append(v.podEvents(), events...)...)

@@ -178,7 +178,7 @@ func WantsForecast(at *v1alpha1.At, now time.Time) (left time.Duration, wanted b
 	instant, err := Instant(&at.Spec)
 	left = instant.Sub(now)
 	return left, err == nil && left > forecastMargin && at.DeletionTimestamp == nil &&
-		at.Status.Phase != v1alpha1.PhaseRunning && at.Status.Phase != v1alpha1.PhaseDone
+		isPending(at)
 }
 
 // WantsForecastAtStart reports whether an At needs a preflight when the caches of a controller

@@ -29,7 +29,7 @@ import (
 // what holds the At.
 func MayStartAt(at *v1alpha1.At, now time.Time) bool {
 	instant, err := Instant(&at.Spec)
-	return at.Status.Phase != v1alpha1.PhaseDone && err == nil && !now.Before(instant)
+	return !isDone(at) && err == nil && !now.Before(instant)
 }
 
 // freeze returns a decision as it is, unless it starts something while a Freeze holds. Every start

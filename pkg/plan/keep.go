@@ -61,7 +61,7 @@ func IsSmall(run *v1alpha1.RunSpec) bool {
 func KeepAt(at *v1alpha1.At) *v1alpha1.At {
 	kept := &v1alpha1.At{ObjectMeta: KeepMeta(at), Spec: at.Spec, Status: at.Status}
 	kept.Spec.Template, kept.Spec.Nodes = nil, keepNodes(at.Spec.Nodes)
-	if !IsSmall(&at.Spec.RunSpec) || at.Generation != 1 || at.Status.Phase == v1alpha1.PhaseDone {
+	if !IsSmall(&at.Spec.RunSpec) || at.Generation != 1 || isDone(at) {
 		kept.Spec.Command = ""
 	}
 	if owner := cmp.Or(ownerAt(at), Owner(at, v1alpha1.CronAtKind)); owner != nil {
@@ -75,13 +75,13 @@ func KeepAt(at *v1alpha1.At) *v1alpha1.At {
 	if IsTracked(at) || IsScheduled(at) {
 		kept.Finalizers = keepFinalizers(at.Finalizers)
 	}
-	if at.Status.Phase != v1alpha1.PhaseDone {
+	if !isDone(at) {
 		kept.Labels = freeze.Keep(at.Labels)
 	} else if IsScheduled(at) || hasLostOwner(at) {
 		kept.Labels = KeepKeys(at.Labels, v1alpha1.LabelCronAtUID, v1alpha1.LabelCronAtName, v1alpha1.LabelAtUID)
 	}
 	kept = Bounded(kept)
-	if at.Status.Phase == v1alpha1.PhaseDone && ParentName(at) == "" {
+	if isDone(at) && ParentName(at) == "" {
 		kept.Status.Message, kept.Status.Conditions = "", slices.Clone(kept.Status.Conditions)
 		for i := range kept.Status.Conditions {
 			kept.Status.Conditions[i].Message = ""

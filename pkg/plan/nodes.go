@@ -101,7 +101,7 @@ func AtNameTaken(w World, other *v1alpha1.At) Decision {
 
 // WantsNodes reports whether the nodes of the cluster have to be known, to choose from them.
 func WantsNodes(w World) bool {
-	return isNodesRun(w.At) && w.At.Status.Phase != v1alpha1.PhaseDone && !allChildrenExist(w.At)
+	return isNodesRun(w.At) && !isDone(w.At) && !allChildrenExist(w.At)
 }
 
 // isNodesRun reports whether the run of an At is on nodes. The spec cannot tell: it may

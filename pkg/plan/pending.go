@@ -139,7 +139,7 @@ func (v *view) waitForName(reason, message string, isEarlier bool, since time.Ti
 
 // isDue reports whether the time of an At that has not run has come.
 func (v *view) isDue() bool {
-	return v.At.Status.Phase != v1alpha1.PhaseRunning && v.At.Status.Phase != v1alpha1.PhaseDone && v.scheduleErr == nil && !v.Now.Before(v.instant)
+	return isPending(v.At) && v.scheduleErr == nil && !v.Now.Before(v.instant)
 }
 
 // WantsTrial reports whether the API server has to be asked in a dry-run if it would admit the

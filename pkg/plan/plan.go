@@ -63,16 +63,16 @@ func newView(w World) *view {
 	if v.instant, v.scheduleErr = Instant(&w.At.Spec); v.scheduleErr == nil {
 		v.startingLeft = v.startingTimeLeft(v.instant)
 	}
-	v.activeLeft = v.activeTimeLeft(&w.At.Status)
+	v.activeLeft = v.activeTimeLeft()
 	return v
 }
 
 // withStatus returns the view of an At that has the given status.
 func (v *view) withStatus(status *v1alpha1.AtStatus) *view {
-	at, changed := *v.At, *v
+	at, changed := *v.At, v.World
 	at.Status = *status
 	changed.At = &at
-	return &changed
+	return newView(changed)
 }
 
 // Decide returns the next step of an At's run, as if the world were the truth.
@@ -97,7 +97,7 @@ func (v *view) decideRun() Decision {
 	if d, decided := v.decideByParent(); decided {
 		return d
 	}
-	if at.Status.Phase == v1alpha1.PhaseDone {
+	if isDone(at) {
 		return v.decideDone()
 	}
 	if d := v.decideSuspended(); d.Status != nil {
@@ -164,7 +164,7 @@ func StateOf(at, parent *v1alpha1.At, now time.Time) (state State, overdue time.
 	since := func(t time.Time) time.Duration { return max(0, now.Sub(t)) }
 	isRunning := at.Status.Phase == v1alpha1.PhaseRunning
 	switch {
-	case at.Status.Phase == v1alpha1.PhaseDone:
+	case isDone(at):
 		return StateDone, 0
 	case isRunning && (IsFrozen(at) || isBlockedByOthers(at) || (&World{At: at, Parent: parent}).isHeld()):
 		return StateRunning, 0

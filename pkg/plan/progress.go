@@ -101,7 +101,7 @@ const maxResumed = 50
 // changed, and stops there.
 func waitingChildren(children []*v1alpha1.At) []*v1alpha1.At {
 	waiting := slices.DeleteFunc(slices.Clone(children), func(child *v1alpha1.At) bool {
-		return stateOfChild(child) != childWaits || child.Status.Phase == v1alpha1.PhaseDone
+		return stateOfChild(child) != childWaits || isDone(child)
 	})
 	slices.SortFunc(waiting, func(a, b *v1alpha1.At) int { return cmp.Compare(a.Name, b.Name) })
 	return waiting

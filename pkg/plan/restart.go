@@ -39,7 +39,7 @@ const (
 
 // WantsTarget reports whether the workload of spec.restart has to be known.
 func WantsTarget(w World) bool {
-	return w.At.Spec.Restart != nil && w.At.Status.Phase != v1alpha1.PhaseDone && (isRestart(w.At) || newView(w).isDue())
+	return w.At.Spec.Restart != nil && !isDone(w.At) && (isRestart(w.At) || newView(w).isDue())
 }
 
 // decideRestartDue decides for an At whose restart has been due since the given instant.

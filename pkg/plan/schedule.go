@@ -102,11 +102,12 @@ func timeLeft(since time.Time, seconds *int64, now time.Time) time.Duration {
 
 // activeTimeLeft returns how much longer the run may take according to
 // spec.activeDeadlineSeconds, which limits the run on each node, not the run as a whole.
-func (v *view) activeTimeLeft(status *v1alpha1.AtStatus) time.Duration {
-	if status.StartTime == nil || isNodesRun(v.At) || isRestart(v.At) && !wasRestarted(v.At) {
+func (v *view) activeTimeLeft() time.Duration {
+	start := v.At.Status.StartTime
+	if start == nil || isNodesRun(v.At) || isRestart(v.At) && !wasRestarted(v.At) {
 		return noLimit
 	}
-	return timeLeft(status.StartTime.Time, v.At.Spec.ActiveDeadlineSeconds, v.Now)
+	return timeLeft(start.Time, v.At.Spec.ActiveDeadlineSeconds, v.Now)
 }
 
 // StartingTimeLeft returns how long after now what is due may still start according to

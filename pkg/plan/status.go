@@ -135,6 +135,14 @@ func (v *view) statusWithOutcome() *v1alpha1.AtStatus {
 	return status
 }
 
+// isPending reports whether the run of an At has not started.
+func isPending(at *v1alpha1.At) bool {
+	return at.Status.Phase != v1alpha1.PhaseRunning && !isDone(at)
+}
+
+// isDone reports whether the run of an At has ended.
+func isDone(at *v1alpha1.At) bool { return at.Status.Phase == v1alpha1.PhaseDone }
+
 // recorded reports whether the status contains the Pod of the current attempt.
 func recorded(at *v1alpha1.At) bool {
 	return at.Status.Pod != nil && at.Status.Pod.Name == PodName(at)
@@ -195,7 +203,7 @@ func isBlockedByOthers(at *v1alpha1.At) bool {
 // IsStuck reports whether something blocks the start of a run that is due and has no
 // starting deadline, so that it could start at any later time.
 func IsStuck(at *v1alpha1.At) bool {
-	started := at.Status.Phase == v1alpha1.PhaseDone || recorded(at) || at.Status.NextAttemptTime != nil || wasRestarted(at) || allChildrenExist(at)
+	started := isDone(at) || recorded(at) || at.Status.NextAttemptTime != nil || wasRestarted(at) || allChildrenExist(at)
 	return Blocked(at) != nil && !HasForecast(at) && !started && at.Spec.StartingDeadlineSeconds == nil
 }
 
