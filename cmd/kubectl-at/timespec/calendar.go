@@ -66,7 +66,7 @@ func (s *spec) evaluate(options Options) (Time, error) {
 			return Time{}, err
 		}
 	}
-	if here := dayOf(c.now.In(options.Zone)); !here.Equal(c.today) && c.dependsOnToday() {
+	if here := dayOf(c.here); !here.Equal(c.today) && c.dependsOnToday() {
 		return Time{}, c.fail(c.whole, "depends on the zone, because it is %s in %s now, but %s in %s: write the date",
 			here.Format("2 January"), nameOf(options.Zone), c.today.Format("2 January"), nameOf(c.zone))
 	}

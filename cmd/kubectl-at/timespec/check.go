@@ -19,7 +19,7 @@ package timespec
 import "slices"
 
 // check returns an error for parts that have no meaning together.
-func (s *spec) check(thisYear int) error {
+func (s *spec) check() error {
 	has := func(parts ...part) (at span, ok bool) {
 		for _, part := range parts {
 			if at, ok = s.seen[part]; ok {
@@ -48,17 +48,17 @@ func (s *spec) check(thisYear int) error {
 	case s.isDated() && s.clock == nil && slices.ContainsFunc(s.steps, step.isTimed):
 		return s.fail(s.steps[0].span, "needs a time of day to count from: write one, such as 10:12, before it")
 	}
-	return s.checkYear(thisYear)
+	return s.checkYear()
 }
 
 // checkYear returns an error for four digits before or behind a date that can be its year or a time
 // such as 2030. Behind the date, this year and the next one are years. All others are too, if there is
 // a time of day elsewhere. 1012 dec 24 is as in at(1): nobody means that year.
-func (s *spec) checkYear(thisYear int) error {
+func (s *spec) checkYear() error {
 	if s.date == nil || s.date.way == relative {
 		return nil
 	}
-	year, at, isDoubtful := s.date.year, s.date.yearAt, false
+	year, at, thisYear, isDoubtful := s.date.year, s.date.yearAt, s.here.Year(), false
 	isBehind := s.date.yearAt.from > s.date.from
 	switch {
 	case s.clock == nil && isBehind:

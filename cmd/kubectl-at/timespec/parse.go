@@ -30,6 +30,7 @@ import (
 // spec is a parsed text.
 type spec struct {
 	text      string
+	here      time.Time      // now, in the zone of the options
 	clock     *clock         // nil: the current time of day
 	date      *date          // nil: the next day on which the clock shows the time
 	weekday   *weekday       // the next such day, or with a date, a check
@@ -134,13 +135,10 @@ type parser struct {
 	*spec
 	lower string // the text in lower case, without the spaces behind it
 	at    int    // how much of it was read
-
-	thisYear int
-	local    *time.Location
 }
 
-func parse(text string, thisYear int, local *time.Location) (*spec, error) {
-	p := parser{spec: &spec{text: text, seen: map[part]span{}}, lower: strings.TrimRight(lower(text), " "), thisYear: thisYear, local: local}
+func parse(text string, here time.Time) (*spec, error) {
+	p := parser{spec: &spec{text: text, here: here, seen: map[part]span{}}, lower: strings.TrimRight(lower(text), " ")}
 	p.skip()
 	p.whole = span{p.at, len(p.lower)}
 	if p.at == len(p.lower) {
@@ -161,7 +159,7 @@ func parse(text string, thisYear int, local *time.Location) (*spec, error) {
 			p.skip()
 		}
 	}
-	return p.spec, p.check(thisYear)
+	return p.spec, p.check()
 }
 
 // lower returns s with A to Z in lower case, and with ASCII spaces instead of what looks like one or

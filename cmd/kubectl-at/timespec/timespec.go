@@ -137,7 +137,7 @@ func (e *Error) Caret() string {
 
 // Parse returns the time that a text means. Any error is an *Error.
 func Parse(text string, options Options) (Time, error) {
-	spec, err := parse(text, options.Now.In(options.Zone).Year(), options.Zone)
+	spec, err := parse(text, options.Now.In(options.Zone))
 	if err != nil {
 		return Time{}, err
 	}

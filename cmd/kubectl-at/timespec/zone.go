@@ -76,7 +76,7 @@ func (p *parser) zoneName(found []span) error {
 // abbreviated reads an abbreviation of the zone that a text without a zone has, or anything else.
 func (p *parser) abbreviated(found []span) error {
 	for _, month := range []time.Month{time.January, time.July} {
-		if instant := time.Date(p.thisYear, month, 1, 0, 0, 0, 0, p.local); lower(instant.Format("MST")) == p.word(found[0]) {
+		if instant := time.Date(p.here.Year(), month, 1, 0, 0, 0, 0, p.here.Location()); lower(instant.Format("MST")) == p.word(found[0]) {
 			p.abbreviation = &found[0]
 			return p.once(timeZone, found[0])
 		}
