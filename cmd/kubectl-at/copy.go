@@ -119,6 +119,7 @@ var jobDefaults = map[string]any{
 
 // copying is a copy that is being made.
 type copying struct {
+	source
 	template *corev1.PodTemplateSpec
 	parts    map[string][]any // pointers to what has fields
 	keep     labels.Set       // --labels
@@ -127,42 +128,40 @@ type copying struct {
 
 // sourceOf returns what an object runs, as a copy that keeps those of the Pod's labels that
 // --labels repeats.
-func sourceOf(object runtime.Object, keep labels.Set) (from source, err error) {
+func sourceOf(object runtime.Object, keep labels.Set) (source, error) {
 	object = object.DeepCopyObject()
-	from.kind, from.name = kindOf(object).Kind, object.(metav1.Object).GetName()
-	c := &copying{keep: keep, parts: map[string][]any{}}
+	c := &copying{source: source{kind: kindOf(object).Kind, name: object.(metav1.Object).GetName()}, keep: keep, parts: map[string][]any{}}
 	switch object := object.(type) {
 	case *v1alpha1.At:
-		*from.run() = object.Spec.RunSpec
-		return from, nil
+		*c.run() = object.Spec.RunSpec
+		return c.source, nil
 	case *v1alpha1.CronAt:
-		from.spec = object.Spec
-		return from, nil
+		c.spec = object.Spec
+		return c.source, nil
 	case *batchv1.CronJob:
-		from.spec = cronAtOf(object).Spec
-		from.limit(c, &object.ObjectMeta, &object.Spec.JobTemplate.Spec)
+		c.spec = cronAtOf(object).Spec
+		c.limit(&object.ObjectMeta, &object.Spec.JobTemplate.Spec)
 	case *batchv1.Job:
-		from.limit(c, &object.ObjectMeta, &object.Spec)
+		c.limit(&object.ObjectMeta, &object.Spec)
 	case *corev1.PodTemplate:
 		c.template = &object.Template
 	case *corev1.Pod:
 		c.template = &corev1.PodTemplateSpec{ObjectMeta: object.ObjectMeta, Spec: object.Spec}
 		owner := metav1.GetControllerOfNoCopy(object)
-		from.isServer = owner != nil && owner.Kind != "Job" && owner.Kind != v1alpha1.AtKind
+		c.isServer = owner != nil && owner.Kind != "Job" && owner.Kind != v1alpha1.AtKind
 	case *appsv1.Deployment:
-		c.template, from.isServer = &object.Spec.Template, true
+		c.template, c.isServer = &object.Spec.Template, true
 	case *appsv1.StatefulSet:
-		c.template, from.isServer = &object.Spec.Template, true
+		c.template, c.isServer = &object.Spec.Template, true
 		c.parts["StatefulSet"] = []any{&object.Spec}
 	case *appsv1.DaemonSet:
-		c.template, from.isServer = &object.Spec.Template, true
+		c.template, c.isServer = &object.Spec.Template, true
 	}
 	// A Pod template has no owner reference: the run belongs only to the At.
 	c.template.ObjectMeta = metav1.ObjectMeta{Labels: c.template.Labels, Annotations: c.template.Annotations}
-	from.run().Template = c.template
-	notes, err := c.apply()
-	from.notes = append(from.notes, notes...)
-	return from, err
+	c.run().Template = c.template
+	err := c.apply()
+	return c.source, err
 }
 
 // cronAtOf returns a CronAt with the schedule, the policies and the Pod template of a CronJob.
@@ -180,11 +179,11 @@ func cronAtOf(cronJob *batchv1.CronJob) *v1alpha1.CronAt {
 }
 
 // limit copies the limits of a Job, which has the template.
-func (s *source) limit(c *copying, own *metav1.ObjectMeta, job *batchv1.JobSpec) {
-	run := s.run()
+func (c *copying) limit(own *metav1.ObjectMeta, job *batchv1.JobSpec) {
+	run := c.run()
 	run.BackoffLimit = ptr.To(ptr.Deref(cmp.Or(job.BackoffLimitPerIndex, job.BackoffLimit), defaultBackoffLimit))
 	run.ActiveDeadlineSeconds, run.TTLSecondsAfterFinished = job.ActiveDeadlineSeconds, job.TTLSecondsAfterFinished
-	s.notes = append(s.notes, fmt.Sprintf("Copied backoffLimit %d, and the deadline and the TTL if there are any, unless --retries, --active-deadline or --ttl set others.", *run.BackoffLimit))
+	c.notes = append(c.notes, fmt.Sprintf("Copied backoffLimit %d, and the deadline and the TTL if there are any, unless --retries, --active-deadline or --ttl set others.", *run.BackoffLimit))
 	maps.DeleteFunc(own.Annotations, isAdded)
 	c.template, c.isJob = &job.Template, true
 	c.parts[ofMetadata], c.parts[ofJob] = []any{own}, []any{job}
@@ -219,8 +218,8 @@ func (c *copying) addParts() {
 	}
 }
 
-// apply applies the rules, and returns what they did.
-func (c *copying) apply() (notes []string, err error) {
+// apply applies the rules, and notes what they did.
+func (c *copying) apply() error {
 	c.addParts()
 	all := rules
 	if !c.isJob {
@@ -240,14 +239,14 @@ func (c *copying) apply() (notes []string, err error) {
 		switch {
 		case len(found) == 0:
 		case rule.action == actionRefused:
-			return nil, fmt.Errorf("it has %s", note)
+			return fmt.Errorf("it has %s", note)
 		default:
 			action := cmp.Or(rule.action, actionDropped)
-			notes = append(notes, strings.ToUpper(action[:1])+action[1:]+" "+note+".")
+			c.notes = append(c.notes, strings.ToUpper(action[:1])+action[1:]+" "+note+".")
 		}
 	}
 	c.clean()
-	return notes, nil
+	return nil
 }
 
 // clean drops what nobody misses.
