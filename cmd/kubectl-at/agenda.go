@@ -234,6 +234,6 @@ type entry struct {
 	object    object
 }
 
-func newEntry(object object, at time.Time, command string) entry {
-	return entry{Time: at.UTC(), Kind: kindOf(object).Kind, Namespace: object.GetNamespace(), Name: object.GetName(), Command: command, object: object}
+func newEntry(object object, command string) entry {
+	return entry{Kind: kindOf(object).Kind, Namespace: object.GetNamespace(), Name: object.GetName(), Command: command, object: object}
 }

@@ -90,7 +90,7 @@ func runOfAt(at *v1alpha1.At) pastRun {
 	if ended == nil && failed != nil { // It never started.
 		ended = &failed.LastTransitionTime
 	}
-	r := newRun(newEntry(at, time.Time{}, commandOf(&at.Spec.RunSpec)), at.Status.StartTime, ended)
+	r := newRun(newEntry(at, commandOf(&at.Spec.RunSpec)), at.Status.StartTime, ended)
 	r.Reason, r.Message, r.ExitCode = cmp.Or(at.Status.Reason, string(at.Status.Phase)), at.Status.Message, at.Status.ExitCode
 	if failed != nil {
 		r.Failed, r.Message = true, cmp.Or(r.Message, failed.Message)
@@ -106,7 +106,7 @@ func runOfJob(job *batchv1.Job) pastRun {
 	if ended == nil && i >= 0 {
 		ended = &job.Status.Conditions[i].LastTransitionTime
 	}
-	r := newRun(newEntry(job, time.Time{}, commandOf(&v1alpha1.RunSpec{Template: &job.Spec.Template})), job.Status.StartTime, ended)
+	r := newRun(newEntry(job, commandOf(&v1alpha1.RunSpec{Template: &job.Spec.Template})), job.Status.StartTime, ended)
 	r.Reason = "Running"
 	if i >= 0 {
 		end := job.Status.Conditions[i]

@@ -101,7 +101,8 @@ func startOfAt(at *v1alpha1.At, now time.Time) (s start, starts bool) {
 		instant, s.State = next.Time, startRetries
 		s.Message = fmt.Sprintf("%d failed", at.Status.Failed)
 	}
-	s.entry = newEntry(at, instant, commandOf(&at.Spec.RunSpec))
+	s.entry = newEntry(at, commandOf(&at.Spec.RunSpec))
+	s.Time = instant.UTC()
 	s.setState(now)
 	return s, true
 }
@@ -146,16 +147,28 @@ func durations(ats []*v1alpha1.At) map[string]time.Duration {
 	return took
 }
 
-// startsOfCronAt returns the times of a CronAt, or of a CronJob with the same schedule. What is known is about the
-// next one, except that each may begin before the one before has ended, as long as that takes as long as the last.
-func startsOfCronAt(of object, cronAt *v1alpha1.CronAt, took time.Duration, now, until time.Time) []start {
+// startsOfCronAt returns the times of a CronAt, or of a CronJob with the same schedule or, if there are more than one in
+// each hour on average, only the first. What is known is about the next one, except that each may begin before the
+// one before has ended, as long as that takes as long as the last. If the schedule is invalid, there are none.
+func startsOfCronAt(of object, cronAt *v1alpha1.CronAt, took time.Duration, now, until time.Time) (all []start) {
 	resumed := *cronAt
 	resumed.Spec.Suspend = nil
-	all := occurrences(newEntry(of, now, commandOf(&cronAt.Spec.AtTemplate.Spec)), &resumed, now, until)
-	for i := range all {
-		if i > 0 && took > all[i].Time.Sub(all[i-1].Time) {
-			all[i].State, all[i].Message = startMayOverlap, "the last run took "+short(took)
+	limit := int(until.Sub(now)/time.Hour) + 1
+	times, _ := cronplan.Next(&resumed, now, limit+1)
+	entry := newEntry(of, commandOf(&cronAt.Spec.AtTemplate.Spec))
+	for i, at := range times {
+		if at.After(until) {
+			break
 		}
+		s := start{entry: entry}
+		if s.Time = at.UTC(); i > 0 && took > at.Sub(times[i-1]) {
+			s.State, s.Message = startMayOverlap, "the last run took "+short(took)
+		}
+		all = append(all, s)
+	}
+	if len(all) > limit {
+		all = all[:1]
+		all[0].Repeats = cronAt.Spec.Schedule
 	}
 	switch {
 	case len(all) == 0:
@@ -164,26 +177,6 @@ func startsOfCronAt(of object, cronAt *v1alpha1.CronAt, took time.Duration, now,
 		all[0].State = startSuspended
 	default:
 		all[0].setState(now)
-	}
-	return all
-}
-
-// occurrences returns a start for each time of a schedule or, if there are more than one in each hour
-// on average, only the first. It is empty if the schedule is invalid.
-func occurrences(first entry, cronAt *v1alpha1.CronAt, now, until time.Time) (all []start) {
-	limit := int(until.Sub(now)/time.Hour) + 1
-	times, _ := cronplan.Next(cronAt, now, limit+1)
-	for _, at := range times {
-		if at.After(until) {
-			break
-		}
-		each := first
-		each.Time = at.UTC()
-		all = append(all, start{entry: each})
-	}
-	if len(all) > limit {
-		all = all[:1]
-		all[0].Repeats = cronAt.Spec.Schedule
 	}
 	return all
 }
