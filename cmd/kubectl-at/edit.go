@@ -211,7 +211,7 @@ func (m *move) split(args []string) (names, words []string, err error) {
 // ats reads the Ats with these names, or those that the flags select.
 func (m *move) ats(names []string) (infos []*resource.Info, err error) {
 	for _, name := range names {
-		_, info, err := m.getAt(name)
+		info, err := m.getAt(name)
 		if err != nil {
 			return nil, err
 		}

@@ -71,10 +71,11 @@ that of kubectl at TIME --logs.`,
 			if !follow && (w.timeout.value != nil || w.passExitCode) {
 				return usageError("--timeout and --pass-exit-code require -f")
 			}
-			at, _, err := c.getAt(args[0])
+			info, err := c.getAt(args[0])
 			if err != nil {
 				return err
 			}
+			at := info.Object.(*v1alpha1.At)
 			switch {
 			case at.Spec.Restart != nil:
 				return fmt.Errorf("%s restarts %s, which has no output: see %s", ref(at), targetOf(&at.Spec.RunSpec), c.kubectl("at show %s", at.Name))

@@ -143,15 +143,11 @@ func (c *cli) one(kind, arg string) (*resource.Info, error) {
 }
 
 // getAt reads the At that an argument names.
-func (c *cli) getAt(arg string) (*v1alpha1.At, *resource.Info, error) {
+func (c *cli) getAt(arg string) (*resource.Info, error) {
 	if kind, _ := reference(arg); kind == v1alpha1.CronAtKind {
-		return nil, nil, usageError("%s is a CronAt: write the name of one of its Ats, as shown by %s, or change its schedule with %s", arg, c.kubectl("at show %s", arg), c.kubectl("edit %s", arg))
+		return nil, usageError("%s is a CronAt: write the name of one of its Ats, as shown by %s, or change its schedule with %s", arg, c.kubectl("at show %s", arg), c.kubectl("edit %s", arg))
 	}
-	info, err := c.get(arg)
-	if err != nil {
-		return nil, nil, err
-	}
-	return info.Object.(*v1alpha1.At), info, nil
+	return c.get(arg)
 }
 
 // list returns the objects of a kind with these labels in the namespace.

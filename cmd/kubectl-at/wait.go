@@ -57,11 +57,11 @@ func (c *cli) waitCommand() *cobra.Command {
 		Example: "  kubectl at wait backup-x2b4f --timeout 1h",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			at, _, err := c.getAt(args[0])
+			info, err := c.getAt(args[0])
 			if err != nil {
 				return err
 			}
-			return c.follow(cmd.Context(), at, &w)
+			return c.follow(cmd.Context(), info.Object.(*v1alpha1.At), &w)
 		},
 	}
 	w.addLimits(cmd.Flags(), "")
