@@ -97,8 +97,8 @@ func (c *cli) requestRehearsal(info *resource.Info) error {
 			return usageError("%s has no rehearsals: set rehearse: true in the spec of its run with %s", ref(of), c.kubectl("edit %s -n %s", ref(of), of.GetNamespace()))
 		}
 		requested := c.now()
-		if last := at.Status.RehearsedAt; last != nil && requested.Before(last.Add(time.Second)) { // The clock of the controller is ahead.
-			requested = last.Add(time.Second)
+		if last := at.Status.RehearsedAt; last != nil { // The clock of the controller may be ahead.
+			requested = later(requested, last.Add(time.Second))
 		}
 		of.SetAnnotations(labels.Merge(of.GetAnnotations(), labels.Set{v1alpha1.AnnotationRehearsalRequestedAt: requested.UTC().Format(time.RFC3339)}))
 		return nil
@@ -155,7 +155,7 @@ func (c *cli) check(ctx context.Context, of object, ago time.Duration, out io.Wr
 		}
 		return refused(of, why)
 	case result != nil:
-		rehearsal = rehearsed(last, c.now()) + ": " + result.Message
+		rehearsal = c.rehearsed(last) + ": " + result.Message
 	case at.Spec.Rehearse:
 		rehearsal = noRehearsal
 	}

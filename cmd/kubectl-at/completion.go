@@ -134,7 +134,7 @@ func kindAndName(info *resource.Info) []string {
 // nameAndState returns the name of an At or a CronAt with a description.
 func (c *cli) nameAndState(info *resource.Info) []string {
 	if at, isAt := info.Object.(*v1alpha1.At); isAt {
-		return []string{at.Name + "\t" + answer.OneLine(stateLine(at, c.now()))}
+		return []string{at.Name + "\t" + answer.OneLine(c.stateLine(at))}
 	}
 	cronAt := info.Object.(*v1alpha1.CronAt)
 	return []string{ref(cronAt) + "\t" + answer.OneLine(cronAt.Spec.Schedule)}

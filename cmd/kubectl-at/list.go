@@ -154,16 +154,15 @@ func (c *cli) printTables(ats []*v1alpha1.At, cronAts []*v1alpha1.CronAt, table 
 }
 
 func (c *cli) printTable(title string, ats []*v1alpha1.At, options printers.PrintOptions) error {
-	now := c.now()
 	table := newTable("Name", "When", "In", "Phase", "Reason", "Command", "wide", "Exit", "Pod", "Node", "Rehearsed", "Requester")
 	for _, at := range ats {
 		when, in := at.Spec.Schedule, ""
 		if instant, err := plan.Instant(&at.Spec); err == nil {
-			when, in = c.shown(instant), fromNow(instant, now)
+			when, in = c.shown(instant), fromNow(instant, c.now())
 		}
 		pod := ptr.Deref(at.Status.Pod, v1alpha1.AtPod{})
-		table.add(at, at.Name, when, in, string(at.Status.Phase), reasonOf(at, now),
-			clip(commandOf(&at.Spec.RunSpec), maxCommand), exitCodeOf(at.Status.ExitCode), pod.Name, pod.NodeName, rehearsed(at, now),
+		table.add(at, at.Name, when, in, string(at.Status.Phase), c.reasonOf(at),
+			clip(commandOf(&at.Spec.RunSpec), maxCommand), exitCodeOf(at.Status.ExitCode), pod.Name, pod.NodeName, c.rehearsed(at),
 			at.Annotations[v1alpha1.AnnotationRequester],
 		)
 	}
@@ -216,8 +215,8 @@ func exitCodeOf(code *int32) string {
 
 // reasonOf returns the reason for the state of an object, even if there is no controller to
 // report it.
-func reasonOf(of object, now time.Time) string {
-	if isUnattended(of, now) {
+func (c *cli) reasonOf(of object) string {
+	if isUnattended(of, c.now()) {
 		return "NoController"
 	}
 	return asAt(of).Status.Reason
@@ -260,16 +259,15 @@ func (c *cli) listCronAts(selector string) ([]*v1alpha1.CronAt, error) {
 }
 
 func (c *cli) printCronAts(cronAts []*v1alpha1.CronAt, options printers.PrintOptions) error {
-	now := c.now()
 	table := newTable("Name", "Schedule", "TimeZone", "Next", "In", "Last", "Active", "Reason", "Command", "wide", "Rehearsed", "Requester")
 	for _, cronAt := range cronAts {
 		next := ""
 		if at := cronAt.Status.NextScheduleTime; at != nil {
 			next = c.shown(at.Time)
 		}
-		table.add(cronAt, ref(cronAt), cronAt.Spec.Schedule, zoneOf(cronAt), next, since(cronAt.Status.NextScheduleTime, now),
-			since(cronAt.Status.LastScheduleTime, now), fmt.Sprint(cronAt.Status.Active), reasonOf(cronAt, now),
-			clip(commandOf(&cronAt.Spec.AtTemplate.Spec), maxCommand), rehearsed(asAt(cronAt), now),
+		table.add(cronAt, ref(cronAt), cronAt.Spec.Schedule, zoneOf(cronAt), next, c.since(cronAt.Status.NextScheduleTime),
+			c.since(cronAt.Status.LastScheduleTime), fmt.Sprint(cronAt.Status.Active), c.reasonOf(cronAt),
+			clip(commandOf(&cronAt.Spec.AtTemplate.Spec), maxCommand), c.rehearsed(asAt(cronAt)),
 			cronAt.Annotations[v1alpha1.AnnotationRequester],
 		)
 	}

@@ -118,9 +118,9 @@ func (c *cli) logs(ctx context.Context, at *v1alpha1.At, attempt int32, containe
 	case found || failed != nil:
 		return failed
 	case attempt > 0:
-		return fmt.Errorf("%s has no attempt %d: %s", ref(at), attempt, stateLine(at, c.now()))
+		return fmt.Errorf("%s has no attempt %d: %s", ref(at), attempt, c.stateLine(at))
 	}
-	return fmt.Errorf("%s has no output yet: %s", ref(at), stateLine(at, c.now()))
+	return fmt.Errorf("%s has no output yet: %s", ref(at), c.stateLine(at))
 }
 
 // newestAttempt returns the number of the latest attempt with a Pod, starting at 0, or -1

@@ -175,7 +175,7 @@ func (c *cli) printNodes(at *v1alpha1.At) error {
 	}
 	table := newTable("Node", "Name", "Phase", "Reason", "Exit")
 	for _, at := range ats {
-		table.add(at, at.Spec.Node, at.Name, string(at.Status.Phase), reasonOf(at, c.now()), exitCodeOf(at.Status.ExitCode))
+		table.add(at, at.Spec.Node, at.Name, string(at.Status.Phase), c.reasonOf(at), exitCodeOf(at.Status.ExitCode))
 	}
 	return table.print(c, "Nodes", printers.PrintOptions{})
 }

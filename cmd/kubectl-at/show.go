@@ -74,17 +74,16 @@ func (c *cli) show(ctx context.Context, at *v1alpha1.At) error {
 		}
 	}
 
-	now := c.now()
-	progress, isWaiting := c.progressOf(at, newest, now)
-	printFields(c.Out, headOf(at.Name, at), whenOf(at, c.local(), now), c.statusOf(at, progress, isWaiting, now))
+	progress, isWaiting := c.progressOf(at, newest)
+	printFields(c.Out, headOf(at.Name, at), whenOf(at, c.local(), c.now()), c.statusOf(at, progress, isWaiting))
 	if podsErr != nil {
 		c.say("Cannot list its Pods: %v", podsErr)
 	}
-	err := cmp.Or(c.printNodes(at), c.attempts(at, pods, now))
+	err := cmp.Or(c.printNodes(at), c.attempts(at, pods))
 	if isWaiting {
-		err = cmp.Or(err, c.events(ctx, "Warnings of its Pod", at.Namespace, at.Status.Pod.UID, now, ",type=Warning"))
+		err = cmp.Or(err, c.events(ctx, "Warnings of its Pod", at.Namespace, at.Status.Pod.UID, ",type=Warning"))
 	}
-	return cmp.Or(err, c.events(ctx, "Events", at.Namespace, at.UID, now, ""))
+	return cmp.Or(err, c.events(ctx, "Events", at.Namespace, at.UID, ""))
 }
 
 // field is a line of a page. Without a label, it continues the previous line.
@@ -157,12 +156,12 @@ func whenOf(at *v1alpha1.At, zone *time.Location, now time.Time) []field {
 }
 
 // statusOf describes the state of an At. progress says how far a running one is.
-func (c *cli) statusOf(at *v1alpha1.At, progress string, isWaiting bool, now time.Time) []field {
+func (c *cli) statusOf(at *v1alpha1.At, progress string, isWaiting bool) []field {
 	state := string(at.Status.Phase)
 	if at.Status.Reason != "" {
 		state += ", " + at.Status.Reason
 	}
-	why, message, pod, again := c.whyOf(at, progress, now), "", "", ""
+	why, message, pod, again := c.whyOf(at, progress), "", "", ""
 	if isWaiting && progress != why {
 		pod = progress
 	}
@@ -178,26 +177,26 @@ func (c *cli) statusOf(at *v1alpha1.At, progress string, isWaiting bool, now tim
 		{"Why", why},
 		{"Pod", pod},
 		{"Message", message},
-		{"Rehearsed", rehearsed(at, now)},
-		{"Started", since(at.Status.StartTime, now)},
-		{"Ended", since(at.Status.CompletionTime, now)},
+		{"Rehearsed", c.rehearsed(at)},
+		{"Started", c.since(at.Status.StartTime)},
+		{"Ended", c.since(at.Status.CompletionTime)},
 		{"Exit code", exitCodeOf(at.Status.ExitCode)},
 		{"Again", again},
 	}
 }
 
 // rehearsed describes the last rehearsal.
-func rehearsed(at *v1alpha1.At, now time.Time) string {
+func (c *cli) rehearsed(at *v1alpha1.At) string {
 	condition := meta.FindStatusCondition(at.Status.Conditions, v1alpha1.ConditionRehearsed)
 	if condition == nil || at.Status.RehearsedAt == nil {
 		return ""
 	}
-	return condition.Reason + ", " + since(at.Status.RehearsedAt, now)
+	return condition.Reason + ", " + c.since(at.Status.RehearsedAt)
 }
 
 // whyOf explains the state of an At in a sentence.
-func (c *cli) whyOf(at *v1alpha1.At, progress string, now time.Time) string {
-	switch hint := c.hintOnAt(at, now); {
+func (c *cli) whyOf(at *v1alpha1.At, progress string) string {
+	switch hint := c.hintOnAt(at); {
 	case at.Status.Phase == v1alpha1.PhaseDone:
 		end := cmp.Or(plan.TrueCondition(at.Status.Conditions, v1alpha1.ConditionComplete), plan.TrueCondition(at.Status.Conditions, v1alpha1.ConditionFailed))
 		return ptr.Deref(end, metav1.Condition{Message: at.Status.Message}).Message
@@ -207,7 +206,7 @@ func (c *cli) whyOf(at *v1alpha1.At, progress string, now time.Time) string {
 		return hint
 	case at.Status.Phase == v1alpha1.PhaseRunning:
 		return progress
-	case instantOf(at).After(now):
+	case instantOf(at).After(c.now()):
 		return "It is waiting for its scheduled time."
 	}
 	return "It is about to start."
@@ -215,7 +214,7 @@ func (c *cli) whyOf(at *v1alpha1.At, progress string, now time.Time) string {
 
 // progressOf says how far the newest attempt is, and whether its Pod has not started the command. If the
 // user cannot see the Pod, pod is nil.
-func (c *cli) progressOf(at *v1alpha1.At, pod *corev1.Pod, now time.Time) (text string, isWaiting bool) {
+func (c *cli) progressOf(at *v1alpha1.At, pod *corev1.Pod) (text string, isWaiting bool) {
 	const started = "It has started." // If it has ended, the status says how.
 	if at.Status.Phase != v1alpha1.PhaseRunning || at.Status.Pod == nil {
 		return started, false
@@ -231,19 +230,19 @@ func (c *cli) progressOf(at *v1alpha1.At, pod *corev1.Pod, now time.Time) (text 
 	if hasBegun || pod == nil && phase != corev1.PodPending {
 		return started, false
 	}
-	return fmt.Sprintf("Its Pod is %s since %s, %s: its command has not started.", phase, began.In(c.local()).Format(longTime), since(&began, now)), true
+	return fmt.Sprintf("Its Pod is %s since %s, %s: its command has not started.", phase, began.In(c.local()).Format(longTime), c.since(&began)), true
 }
 
 // since describes how far in the past or future a time is; it may be nil.
-func since(t *metav1.Time, now time.Time) string {
+func (c *cli) since(t *metav1.Time) string {
 	if t == nil {
 		return ""
 	}
-	return fromNow(t.Time, now)
+	return fromNow(t.Time, c.now())
 }
 
 // attempts prints the Pods of a run.
-func (c *cli) attempts(at *v1alpha1.At, pods []*corev1.Pod, now time.Time) error {
+func (c *cli) attempts(at *v1alpha1.At, pods []*corev1.Pod) error {
 	table := newTable("#", "Pod", "Phase", "Exit", "Node", "Created", "Ran")
 	for _, pod := range pods {
 		number := "?"
@@ -255,18 +254,18 @@ func (c *cli) attempts(at *v1alpha1.At, pods []*corev1.Pod, now time.Time) error
 		exitCode, ran := "", ""
 		if _, status := containerOf(pod, ""); status != nil {
 			if running := status.State.Running; running != nil {
-				ran = short(now.Sub(running.StartedAt.Time))
+				ran = short(c.now().Sub(running.StartedAt.Time))
 			} else if ended := cmp.Or(status.State.Terminated, status.LastTerminationState.Terminated); ended != nil {
 				exitCode, ran = fmt.Sprint(ended.ExitCode), short(ended.FinishedAt.Sub(ended.StartedAt.Time))
 			}
 		}
-		table.add(pod, number, pod.Name, string(pod.Status.Phase), exitCode, pod.Spec.NodeName, since(&pod.CreationTimestamp, now), ran)
+		table.add(pod, number, pod.Name, string(pod.Status.Phase), exitCode, pod.Spec.NodeName, c.since(&pod.CreationTimestamp), ran)
 	}
 	return table.print(c, "Attempts", printers.PrintOptions{})
 }
 
 // events prints the events of the object with a UID that a further field selector selects.
-func (c *cli) events(ctx context.Context, title, namespace string, uid types.UID, now time.Time, more string) error {
+func (c *cli) events(ctx context.Context, title, namespace string, uid types.UID, more string) error {
 	list, err := c.kube.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(uid) + more})
 	if err != nil {
 		c.say("Cannot list events: %v", err)
@@ -275,7 +274,7 @@ func (c *cli) events(ctx context.Context, title, namespace string, uid types.UID
 	slices.SortStableFunc(list.Items, func(a, b corev1.Event) int { return a.LastTimestamp.Compare(b.LastTimestamp.Time) })
 	table := newTable("When", "Type", "Reason", "Message")
 	for _, event := range list.Items {
-		table.add(&event, since(&event.LastTimestamp, now), event.Type, event.Reason, event.Message)
+		table.add(&event, c.since(&event.LastTimestamp), event.Type, event.Reason, event.Message)
 	}
 	return table.print(c, title, printers.PrintOptions{})
 }
@@ -285,20 +284,18 @@ const nextTimes = 3
 
 func (c *cli) showCronAt(ctx context.Context, cronAt *v1alpha1.CronAt) error {
 	ats, atsErr := c.listAts("") // Those of run-now have no label.
-
-	now := c.now()
 	spec := &cronAt.Spec
 	printFields(c.Out,
 		headOf(ref(cronAt), asAt(cronAt)),
 		[]field{{"Schedule", spec.Schedule + ", " + zoneOf(cronAt)}, {"Policy", policyOf(spec)}},
-		nextTimesOf(cronAt, c.local(), now), c.stateOfCronAt(cronAt, now))
+		nextTimesOf(cronAt, c.local(), c.now()), c.stateOfCronAt(cronAt))
 	if atsErr != nil {
 		c.say("Cannot list its Ats: %v", atsErr)
 	}
 	ats = slices.DeleteFunc(ats, func(at *v1alpha1.At) bool {
 		return !slices.ContainsFunc(at.OwnerReferences, func(owner metav1.OwnerReference) bool { return owner.UID == cronAt.UID })
 	})
-	return cmp.Or(c.printTable("Ats", ats, printers.PrintOptions{Wide: true}), c.events(ctx, "Events", cronAt.Namespace, cronAt.UID, now, ""))
+	return cmp.Or(c.printTable("Ats", ats, printers.PrintOptions{Wide: true}), c.events(ctx, "Events", cronAt.Namespace, cronAt.UID, ""))
 }
 
 // policyOf describes the other settings of a CronAt.
@@ -326,23 +323,23 @@ func nextTimesOf(cronAt *v1alpha1.CronAt, zone *time.Location, now time.Time) []
 }
 
 // stateOfCronAt describes what a CronAt has done and what prevents more.
-func (c *cli) stateOfCronAt(cronAt *v1alpha1.CronAt, now time.Time) []field {
+func (c *cli) stateOfCronAt(cronAt *v1alpha1.CronAt) []field {
 	status := &cronAt.Status
 	why := status.Message
-	if isUnattended(cronAt, now) {
+	if isUnattended(cronAt, c.now()) {
 		why = c.noController("No")
 	}
 	missed := ""
 	if status.Missed != nil {
-		missed = fmt.Sprintf("%d, the last %s", status.Missed.Count, since(&status.Missed.Last, now))
+		missed = fmt.Sprintf("%d, the last %s", status.Missed.Count, c.since(&status.Missed.Last))
 	}
 	return []field{
 		{"Active", fmt.Sprint(status.Active)},
-		{"State", reasonOf(cronAt, now)},
+		{"State", c.reasonOf(cronAt)},
 		{"Why", why},
-		{"Rehearsed", rehearsed(asAt(cronAt), now)},
-		{"Last", since(status.LastScheduleTime, now)},
-		{"Succeeded", since(status.LastSuccessfulTime, now)},
+		{"Rehearsed", c.rehearsed(asAt(cronAt))},
+		{"Last", c.since(status.LastScheduleTime)},
+		{"Succeeded", c.since(status.LastSuccessfulTime)},
 		{"Missed", missed},
 	}
 }

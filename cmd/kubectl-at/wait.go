@@ -116,10 +116,10 @@ func (c *cli) follow(ctx context.Context, at *v1alpha1.At, w *wait) error {
 	for at.Status.Phase != v1alpha1.PhaseDone {
 		if stage := stageOf(at); stage != shown {
 			shown = stage
-			c.say("%s: %s", ref(at), stateLine(at, c.now()))
+			c.say("%s: %s", ref(at), c.stateLine(at))
 		}
 		if watching { // A new object says nothing about the controller.
-			if hint := c.hintOnAt(at, c.now()); hint != hinted {
+			if hint := c.hintOnAt(at); hint != hinted {
 				hinted = hint
 				c.say("%s", hint)
 			}
@@ -161,7 +161,7 @@ const overtime = day
 
 // stopped returns the error for watching that ended before the run.
 func (c *cli) stopped(ctx context.Context, at *v1alpha1.At) error {
-	state, goesOn := strings.TrimSuffix(stateLine(at, c.now()), "."), "The run continues"
+	state, goesOn := strings.TrimSuffix(c.stateLine(at), "."), "The run continues"
 	if at.Status.Phase != v1alpha1.PhaseRunning {
 		goesOn = "It stays scheduled"
 	}
@@ -202,11 +202,11 @@ func outcome(at *v1alpha1.At, passExitCode bool) error {
 }
 
 // hintOnAt says why an At does not start if no status does.
-func (c *cli) hintOnAt(at *v1alpha1.At, now time.Time) string {
+func (c *cli) hintOnAt(at *v1alpha1.At) string {
 	switch {
 	case ptr.Deref(at.Spec.Suspend, false):
 		return fmt.Sprintf("%s is suspended: it does not start until %s.", ref(at), c.kubectl("at resume %s", at.Name))
-	case isUnattended(at, now):
+	case isUnattended(at, c.now()):
 		return c.noController("Its time has passed and no")
 	}
 	return ""
@@ -257,8 +257,8 @@ func doingOf(at *v1alpha1.At) string {
 }
 
 // stateLine describes the state of an At in one line.
-func stateLine(at *v1alpha1.At, now time.Time) string {
-	line := string(at.Status.Phase)
+func (c *cli) stateLine(at *v1alpha1.At) string {
+	line, now := string(at.Status.Phase), c.now()
 	instant, err := plan.Instant(&at.Spec)
 	switch {
 	case at.Status.Reason != "":
