@@ -53,10 +53,7 @@ const maxYears = 10
 
 // evaluate returns the first time that the spec can mean and that is not in the past.
 func (s *spec) evaluate(options Options) (Time, error) {
-	c := calendar{spec: s, zone: s.zone}
-	if c.zone == nil {
-		c.zone = options.Zone
-	}
+	c := calendar{spec: s, zone: cmp.Or(s.zone, options.Zone)}
 	c.now = options.Now.Truncate(time.Second).In(c.zone)
 	c.today, c.base = dayOf(c.now), c.now
 	if !options.On.IsZero() {

@@ -271,7 +271,7 @@ func (p *parser) clockInDigits(found []span) error {
 // clockTime reads the hours, the minutes, the seconds, the fraction, and the half of the day.
 func (p *parser) clockTime(found []span) error {
 	before, half := strings.TrimSpace(p.word(found[1])), p.word(found[6])
-	c := clock{hour: p.number(found[2]), minute: p.number(found[3]), second: p.number(found[4]), span: span{found[0].from, found[0].to}}
+	c := clock{hour: p.number(found[2]), minute: p.number(found[3]), second: p.number(found[4]), span: found[0]}
 	c.nanosecond, _ = strconv.Atoi((p.word(found[5]) + "000000000")[:9])
 	c.short = before == "" && half == "" && found[3].from == found[2].to
 	c.exact = before == "t" || p.word(found[4]) != ""

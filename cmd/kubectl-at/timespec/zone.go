@@ -58,19 +58,14 @@ func LoadZone(name string) (*time.Location, error) {
 	return nil, errors.New("write a name from the IANA time zone database, such as Europe/Berlin")
 }
 
-func (p *parser) setZone(location *time.Location, at span) error {
-	p.zone = location
-	return p.once(timeZone, at)
-}
-
 // zoneName reads the name of a zone.
 func (p *parser) zoneName(found []span) error {
 	location, err := LoadZone(p.word(found[1]))
 	if err != nil {
 		return p.unknown(found[0])
 	}
-	p.hasOffset = p.word(found[1]) == "z"
-	return p.setZone(location, found[1])
+	p.zone, p.hasOffset = location, p.word(found[1]) == "z"
+	return p.once(timeZone, found[1])
 }
 
 // abbreviated reads an abbreviation of the zone that a text without a zone has, or anything else.
@@ -104,9 +99,8 @@ func (p *parser) offset(found []span) error {
 	if !isReal(seconds) || minutes > 59 {
 		return p.fail(found[0], "is not an offset that clocks have: write one such as UTC+05:45, or a sum such as + 2 hours")
 	}
-	err := p.setZone(time.FixedZone(fmt.Sprintf("%s%02d:%02d", p.word(found[1]), hours, minutes), seconds), found[0])
-	p.hasOffset = true
-	return err
+	p.zone, p.hasOffset = time.FixedZone(fmt.Sprintf("%s%02d:%02d", p.word(found[1]), hours, minutes), seconds), true
+	return p.once(timeZone, found[0])
 }
 
 // offsetOfInstant reads an offset without UTC before it. It could be a sum, a time, or the end of a period, so
