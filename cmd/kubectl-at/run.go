@@ -108,10 +108,10 @@ func (r *run) validate(command []string) error {
 
 // describe returns what is copied, with what the flags change.
 func (r *run) describe(command []string) (from source, err error) {
-	if from.run().Restart = r.workload; r.workload == nil {
-		if from, err = r.copied(); err != nil { // A file may choose the namespace.
-			return from, err
-		}
+	if r.workload != nil {
+		from.name, from.run().Restart = "restart-"+r.workload.Name, r.workload
+	} else if from, err = r.copied(); err != nil { // A file may choose the namespace.
+		return from, err
 	}
 	metadata := &from.metadata
 	metadata.Name = r.name
@@ -140,11 +140,7 @@ func (r *run) describe(command []string) (from source, err error) {
 		return from, err
 	}
 	if metadata.Name == "" {
-		what = cmp.Or(from.name, what)
-		if r.workload != nil {
-			what = "restart-" + r.workload.Name
-		}
-		metadata.Name = generateName(what)
+		metadata.Name = generateName(cmp.Or(from.name, what))
 	}
 	for _, note := range from.notes {
 		r.say("%s", note)

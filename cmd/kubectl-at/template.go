@@ -188,13 +188,13 @@ func (r *run) chooseContainer(from *source) error {
 		}
 	}
 	spec.Containers = slices.Concat(spec.Containers[i:i+1], spec.Containers[:i], spec.Containers[i+1:])
-	switch {
-	case len(names) == 1:
-	case from.isServer:
-		from.notes = append(from.notes, fmt.Sprintf("Of the containers %s, only %s is copied: the others would not end. --container chooses another.", strings.Join(names, ", "), names[i]))
+	note := "Of the containers %s, %s is the one that runs a COMMAND, and whose exit code counts. --container chooses another."
+	if from.isServer {
+		note = "Of the containers %s, only %s is copied: the others would not end. --container chooses another."
 		spec.Containers = spec.Containers[:1]
-	case chosen == "":
-		from.notes = append(from.notes, fmt.Sprintf("Of the containers %s, %s is the one that runs a COMMAND, and whose exit code counts. --container chooses another.", strings.Join(names, ", "), names[i]))
+	}
+	if len(names) > 1 && (from.isServer || chosen == "") {
+		from.notes = append(from.notes, fmt.Sprintf(note, strings.Join(names, ", "), names[i]))
 	}
 	return nil
 }
