@@ -78,19 +78,19 @@ With --since, show what has run since then, with what failed first.`,
 	}
 	formats := genericclioptions.NewPrintFlags("")
 	formats.NamePrintFlags = nil // An agenda has no name.
-	flags := &agendaFlags{listing: addListing(cmd, formats, "ics", "wide")}
+	flags := &agendaFlags{listing: c.addListing(cmd, formats, "ics", "wide")}
 	cmd.Flag("output").Usage += " And wide, and ics for a calendar."
 	cmd.Flags().StringVar(&flags.until, "until", "", "The end: a time, or how long from now, such as 48h (default: 24h, or now with --since)")
 	cmd.Flags().StringVar(&flags.since, "since", "", "Show what has run since a time, or for how long, such as 12h")
 	cmd.Flags().BoolVar(&flags.exitCode, "exit-code", false, "With --since, exit with 3 if anything has failed")
 	cmd.RunE = func(*cobra.Command, []string) error {
 		found := &agenda{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.SchemeGroupVersion.String(), Kind: "Agenda"}}
-		if err := c.setBounds(flags, found); err != nil {
+		if err := flags.setBounds(found); err != nil {
 			return err
 		}
-		printer, err := flags.begin(c)
+		printer, err := flags.begin()
 		if err == nil {
-			err = c.fill(found, flags)
+			err = flags.fill(found)
 		}
 		switch {
 		case err != nil:
@@ -100,7 +100,7 @@ With --since, show what has run since then, with what failed first.`,
 		case *flags.flags.OutputFormat == "ics":
 			err = found.calendar(c.now()).SerializeTo(c.Out, ics.WithNewLineWindows)
 		default:
-			err = c.printAgenda(found, flags)
+			err = flags.printAgenda(found)
 		}
 		if err == nil && flags.exitCode && len(found.Runs) > 0 && found.Runs[0].Failed { // Those that failed come first.
 			err = withCode(exitFailed, "%s has failed: %s", ref(found.Runs[0].object), found.Runs[0].Reason)
@@ -111,22 +111,22 @@ With --since, show what has run since then, with what failed first.`,
 }
 
 // setBounds sets from when until when the agenda is.
-func (c *cli) setBounds(flags *agendaFlags, found *agenda) (err error) {
-	if flags.exitCode && flags.since == "" {
+func (f *agendaFlags) setBounds(found *agenda) (err error) {
+	if f.exitCode && f.since == "" {
 		return usageError("--exit-code is about what has run: set --since, too")
 	}
-	since, until := cmp.Or(flags.since, "0s"), "24h"
-	if flags.since != "" {
+	since, until := cmp.Or(f.since, "0s"), "24h"
+	if f.since != "" {
 		until = "0s"
 	}
-	if found.From, err = c.bound("since", since, -1); err != nil {
+	if found.From, err = f.bound("since", since, -1); err != nil {
 		return err
 	}
-	if found.Until, err = c.bound("until", cmp.Or(flags.until, until), 1); err != nil {
+	if found.Until, err = f.bound("until", cmp.Or(f.until, until), 1); err != nil {
 		return err
 	}
 	if !found.Until.After(found.From) {
-		return usageError("the agenda ends at %s, before it begins: for what has run, write %s", c.shown(found.Until), c.kubectl("at agenda --since 12h"))
+		return usageError("the agenda ends at %s, before it begins: for what has run, write %s", f.shown(found.Until), f.kubectl("at agenda --since 12h"))
 	}
 	return nil
 }
@@ -145,22 +145,22 @@ func (c *cli) bound(flag, value string, direction time.Duration) (time.Time, err
 }
 
 // fill reads the objects that the agenda is made of.
-func (c *cli) fill(found *agenda, flags *agendaFlags) error {
-	ats, err := c.listAts(flags.selector)
+func (f *agendaFlags) fill(found *agenda) error {
+	ats, err := f.listAts(f.selector)
 	if err != nil {
 		return err
 	}
-	if flags.since != "" {
-		jobs, err := listIfAllowed[*batchv1.Job](c, "jobs", flags.selector)
-		found.Runs = runsOf(ats, jobs, found.From, found.Until, c.now())
+	if f.since != "" {
+		jobs, err := listIfAllowed[*batchv1.Job](f.cli, "jobs", f.selector)
+		found.Runs = runsOf(ats, jobs, found.From, found.Until, f.now())
 		return err
 	}
-	cronAts, err := c.listCronAts(flags.selector)
+	cronAts, err := f.listCronAts(f.selector)
 	if err != nil {
 		return err
 	}
-	cronJobs, err := listIfAllowed[*batchv1.CronJob](c, "cronjobs", flags.selector)
-	found.Starts = startsOf(ats, cronAts, cronJobs, c.freezes(c.namespace), found.From, found.Until)
+	cronJobs, err := listIfAllowed[*batchv1.CronJob](f.cli, "cronjobs", f.selector)
+	found.Starts = startsOf(ats, cronAts, cronJobs, f.freezes(f.namespace), found.From, found.Until)
 	return err
 }
 
@@ -178,17 +178,17 @@ func listIfAllowed[T runtime.Object](c *cli, kind, selector string) ([]T, error)
 	return all, err
 }
 
-func (c *cli) printAgenda(found *agenda, flags *agendaFlags) error {
+func (f *agendaFlags) printAgenda(found *agenda) error {
 	switch {
 	case len(found.Starts)+len(found.Runs) > 0:
-	case flags.since != "":
-		c.say("Nothing has run since %s, or it has been removed.", c.shown(found.From))
+	case f.since != "":
+		f.say("Nothing has run since %s, or it has been removed.", f.shown(found.From))
 	default:
-		c.say("Nothing starts until %s.", c.shown(found.Until))
+		f.say("Nothing starts until %s.", f.shown(found.Until))
 	}
 	starts := newTable("Time", "In", "Name", "Note", "wide", "Command")
 	for _, s := range found.Starts {
-		starts.add(s.object, c.shown(s.Time), fromNow(s.Time, c.now()), ref(s.object), s.note(), clip(s.Command, maxCommand))
+		starts.add(s.object, f.shown(s.Time), fromNow(s.Time, f.now()), ref(s.object), s.note(), clip(s.Command, maxCommand))
 	}
 	runs := newTable("Time", "Took", "Name", "Reason", "Exit", "Message", "wide", "Command")
 	for _, r := range found.Runs {
@@ -196,9 +196,9 @@ func (c *cli) printAgenda(found *agenda, flags *agendaFlags) error {
 		if r.TookSeconds != nil {
 			took = short(plan.Seconds(*r.TookSeconds))
 		}
-		runs.add(r.object, c.shown(r.Time), took, ref(r.object), r.Reason, exitCodeOf(r.ExitCode), clip(r.Message, 2*maxCommand), clip(r.Command, maxCommand))
+		runs.add(r.object, f.shown(r.Time), took, ref(r.object), r.Reason, exitCodeOf(r.ExitCode), clip(r.Message, 2*maxCommand), clip(r.Command, maxCommand))
 	}
-	return cmp.Or(starts.print(c, "", flags.table), runs.print(c, "", flags.table))
+	return cmp.Or(starts.print(f.cli, "", f.table), runs.print(f.cli, "", f.table))
 }
 
 // calendar returns the agenda as in RFC 5545. An event does not mark its time as busy.

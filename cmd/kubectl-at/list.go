@@ -43,14 +43,15 @@ const maxCommand = 40
 
 // listing has the flags of a command that prints tables, or objects for programs.
 type listing struct {
+	*cli
 	flags    *genericclioptions.PrintFlags
 	formats  []string // more values of -o
 	table    printers.PrintOptions
 	selector string
 }
 
-func addListing(cmd *cobra.Command, flags *genericclioptions.PrintFlags, formats ...string) *listing {
-	l := &listing{flags: flags, formats: formats}
+func (c *cli) addListing(cmd *cobra.Command, flags *genericclioptions.PrintFlags, formats ...string) *listing {
+	l := &listing{cli: c, flags: flags, formats: formats}
 	l.flags.AddFlags(cmd)
 	cmd.Flags().BoolVarP(&l.table.WithNamespace, "all-namespaces", "A", false, "Of all namespaces")
 	cmd.Flags().StringVarP(&l.selector, "selector", "l", "", "Only objects with these labels, such as app=shop")
@@ -59,7 +60,7 @@ func addListing(cmd *cobra.Command, flags *genericclioptions.PrintFlags, formats
 }
 
 // begin validates the flags, and connects. It returns the printer for -o, or nil for one of the formats or a table.
-func (l *listing) begin(c *cli) (printers.ResourcePrinter, error) {
+func (l *listing) begin() (printers.ResourcePrinter, error) {
 	if _, err := labels.Parse(l.selector); err != nil {
 		return nil, usageError("--selector is %q: %w", l.selector, err)
 	}
@@ -69,12 +70,12 @@ func (l *listing) begin(c *cli) (printers.ResourcePrinter, error) {
 	if format != "" && !slices.Contains(l.formats, format) {
 		var err error
 		if printer, err = l.flags.ToPrinter(); err != nil {
-			return nil, usageError("%w, or %s. Other formats: %s", err, strings.Join(l.formats, ", "), c.kubectl("get at -o FORMAT"))
+			return nil, usageError("%w, or %s. Other formats: %s", err, strings.Join(l.formats, ", "), l.kubectl("get at -o FORMAT"))
 		}
 	}
-	err := c.connect()
+	err := l.connect()
 	if l.table.WithNamespace {
-		c.namespace = metav1.NamespaceAll
+		l.namespace = metav1.NamespaceAll
 	}
 	return printer, err
 }
@@ -96,12 +97,12 @@ Ats, too, and the Ats of the nodes on which an At of --nodes runs.`,
 			return nil
 		},
 	}
-	l := addListing(cmd, genericclioptions.NewPrintFlags("").WithTypeSetter(kinds), "wide")
+	l := c.addListing(cmd, genericclioptions.NewPrintFlags("").WithTypeSetter(kinds), "wide")
 	cmd.Flag("output").Usage += " And wide."
 	cmd.Flags().BoolVar(&l.table.ShowLabels, "show-labels", false, "Print the labels in a further column")
 	cmd.Flags().BoolVar(&all, "all", false, "Also list finished Ats and the Ats of nodes")
 	cmd.RunE = func(*cobra.Command, []string) error {
-		printer, err := l.begin(c)
+		printer, err := l.begin()
 		if err != nil {
 			return err
 		}
