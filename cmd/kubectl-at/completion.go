@@ -97,9 +97,9 @@ func completeWords(words ...string) cobra.CompletionFunc {
 	return cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)
 }
 
-// complete completes arguments with what words returns for the objects of some kinds, except
+// complete completes arguments with what word returns for the objects of some kinds, except
 // for those that the user may not list.
-func (c *cli) complete(words func(*resource.Info) []string, kinds ...string) cobra.CompletionFunc {
+func (c *cli) complete(word func(*resource.Info) string, kinds ...string) cobra.CompletionFunc {
 	return func(_ *cobra.Command, args []string, _ string) (found []string, _ cobra.ShellCompDirective) {
 		err := c.connect()
 		if err != nil {
@@ -109,7 +109,7 @@ func (c *cli) complete(words func(*resource.Info) []string, kinds ...string) cob
 			infos, failed := c.list(kind, "")
 			err = cmp.Or(err, failed)
 			for _, info := range infos {
-				found = append(found, words(info)...)
+				found = append(found, word(info))
 			}
 		}
 		if err != nil && len(found) == 0 {
@@ -125,17 +125,15 @@ func (c *cli) complete(words func(*resource.Info) []string, kinds ...string) cob
 	}
 }
 
-func name(info *resource.Info) []string { return []string{info.Name} }
+func name(info *resource.Info) string { return info.Name }
 
-func kindAndName(info *resource.Info) []string {
-	return []string{ref(info.Object.(object))}
-}
+func kindAndName(info *resource.Info) string { return ref(info.Object.(object)) }
 
 // nameAndState returns the name of an At or a CronAt with a description.
-func (c *cli) nameAndState(info *resource.Info) []string {
+func (c *cli) nameAndState(info *resource.Info) string {
 	if at, isAt := info.Object.(*v1alpha1.At); isAt {
-		return []string{at.Name + "\t" + answer.OneLine(c.stateLine(at))}
+		return at.Name + "\t" + answer.OneLine(c.stateLine(at))
 	}
 	cronAt := info.Object.(*v1alpha1.CronAt)
-	return []string{ref(cronAt) + "\t" + answer.OneLine(cronAt.Spec.Schedule)}
+	return ref(cronAt) + "\t" + answer.OneLine(cronAt.Spec.Schedule)
 }

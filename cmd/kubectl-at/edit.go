@@ -38,22 +38,19 @@ import (
 )
 
 func (c *cli) suspendCommand() *cobra.Command {
-	cmd := c.suspension("suspend", "suspended", "Keep an At or a CronAt from starting", `Keep an At from starting and from retrying, or a CronAt from creating Ats. Running Ats
+	return c.suspension("suspend", "suspended", "pause", "Keep an At or a CronAt from starting", `Keep an At from starting and from retrying, or a CronAt from creating Ats. Running Ats
 continue.`, true)
-	cmd.Aliases = []string{"pause"}
-	return cmd
 }
 
 func (c *cli) resumeCommand() *cobra.Command {
-	cmd := c.suspension("resume", "resumed", "Let a suspended At or CronAt start", `Let a suspended At start: immediately if its time has passed. Or let a CronAt create
+	return c.suspension("resume", "resumed", "unpause", "Let a suspended At or CronAt start", `Let a suspended At start: immediately if its time has passed. Or let a CronAt create
 Ats again; times that have passed do not run.`, false)
-	cmd.Aliases = []string{"unpause"}
-	return cmd
 }
 
-func (c *cli) suspension(verb, done, short, long string, suspend bool) *cobra.Command {
+func (c *cli) suspension(verb, done, alias, short, long string, suspend bool) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     verb + " NAME|cronat/NAME...",
+		Aliases: []string{alias},
 		Short:   short,
 		Long:    long,
 		Example: fmt.Sprintf("  kubectl at %s backup-x2b4f\n  kubectl at %s cronat/backup", verb, verb),
