@@ -103,7 +103,7 @@ func placeOf(spec *v1alpha1.RunSpec) string {
 		return ""
 	}
 	place := "all nodes"
-	if selector := metav1.FormatLabelSelector(&spec.Nodes.Selector); len(spec.Nodes.Selector.MatchLabels)+len(spec.Nodes.Selector.MatchExpressions) > 0 {
+	if selector := metav1.FormatLabelSelector(&spec.Nodes.Selector); selector != "<none>" {
 		place = "nodes with " + selector
 	}
 	if limit := spec.Nodes.MaxConcurrent; limit != nil {

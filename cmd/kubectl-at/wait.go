@@ -149,10 +149,11 @@ func (c *cli) follow(ctx context.Context, at *v1alpha1.At, w *wait) error {
 	if err = cmp.Or(context.Cause(ctx), err); err != nil {
 		c.say("The log is incomplete: %v", err)
 	}
-	if began, ended := at.Status.StartTime, at.Status.CompletionTime; began != nil && ended != nil && outcome(at, false) == nil {
+	failed := outcome(at, w.passExitCode)
+	if began, ended := at.Status.StartTime, at.Status.CompletionTime; began != nil && ended != nil && failed == nil {
 		c.say("%s: %s after %s", ref(at), at.Status.Reason, short(ended.Sub(began.Time)))
 	}
-	return outcome(at, w.passExitCode)
+	return failed
 }
 
 // overtime is how long to wait after the time of a run without --timeout: a script must not
