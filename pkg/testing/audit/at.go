@@ -35,17 +35,17 @@ import (
 // at is what the history shows of an At.
 type at struct {
 	*v1alpha1.At
-	gone      bool
-	changed   time.Time // the latest write
-	terms     []terms
-	pods      []*pod // in the order of their creation
-	children  []*at
-	backoff   int32 // the highest spec.backoffLimit
-	most      int   // the highest spec.nodes.maxConcurrent
-	doneSince time.Time
-	blocked   time.Time // when it last ceased to say what blocks it
-	free      time.Time // since when its CronAt could have created it, apart from its time
-	maxLate   time.Duration
+	gone     bool
+	changed  time.Time // the latest write
+	terms    []terms
+	pods     []*pod // in the order of their creation
+	children []*at
+	backoff  int32     // the highest spec.backoffLimit
+	most     int       // the highest spec.nodes.maxConcurrent
+	over     time.Time // since when it has ended or is gone, or the zero time
+	blocked  time.Time // when it last ceased to say what blocks it
+	free     time.Time // since when its CronAt could have created it, apart from its time
+	maxLate  time.Duration
 }
 
 // pod is what the history shows of the Pod of an At.
@@ -82,6 +82,9 @@ func (c *Checker) addAt(w Write, object *v1alpha1.At) {
 	c.checkStatus(a, object)
 	if a.Status.Reason != "" && object.Status.Reason == "" {
 		a.blocked = w.Time
+	}
+	if w.Gone {
+		a.over = w.Time
 	}
 	due, _ := plan.Instant(&object.Spec) // The zero time if there is none.
 	a.At, a.gone, a.changed = object, w.Gone, w.Time
@@ -131,7 +134,7 @@ func (c *Checker) checkStatus(a *at, next *v1alpha1.At) {
 	if after.Phase != v1alpha1.PhaseDone {
 		return
 	}
-	a.doneSince = c.now
+	a.over = c.now
 	c.Summary.Ends[after.Reason]++
 	due, _ := plan.Instant(&next.Spec)
 	switch reason := after.Reason; {

@@ -23,6 +23,7 @@ package audit
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"time"
 
@@ -31,7 +32,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
@@ -82,9 +82,6 @@ type Checker struct {
 	// the end of a Pod may be recorded, for the Ats that are created from now on. 0 means no limit.
 	MaxLate time.Duration
 
-	// Free are the namespaces in which nothing blocks what is due when Settle is called.
-	Free sets.Set[string]
-
 	// System is the namespace whose Freezes hold everywhere.
 	System string
 
@@ -108,8 +105,6 @@ type Summary struct {
 	Writes, Ats, CronAts, Pods, Restarts int
 	// Ends counts the Ats that ended, by their reason.
 	Ends map[string]int
-	// Blocked counts the Ats and CronAts that are due and did not start, by the reason that they report.
-	Blocked map[string]int
 	// Late is how late the first Pods were created, of the Ats that nothing blocked.
 	Late []time.Duration
 }
@@ -117,7 +112,7 @@ type Summary struct {
 // NewChecker returns a Checker of a history that has no writes yet.
 func NewChecker() *Checker {
 	return &Checker{
-		Summary: Summary{Ends: map[string]int{}, Blocked: map[string]int{}},
+		Summary: Summary{Ends: map[string]int{}},
 		ats:     map[types.UID]*at{}, cronAts: map[types.UID]*cronAt{}, pods: map[types.UID]*pod{},
 		deployments: map[types.UID]*deployment{}, freezes: map[types.UID][]*freeze{}, nodes: map[string]labels.Set{}, namespaces: map[string]labels.Set{},
 	}
@@ -163,13 +158,12 @@ func (c *Checker) Step(now time.Time, by time.Duration) {
 		}
 	}
 	for _, a := range c.ats {
-		shift(&a.changed, &a.doneSince, &a.blocked, &a.free)
+		shift(&a.changed, &a.over, &a.blocked, &a.free)
 		for i := range a.terms {
 			shift(&a.terms[i].since)
 		}
 	}
 	for _, known := range c.cronAts {
-		shift(&known.changed)
 		for i := range known.terms {
 			shift(&known.terms[i].since)
 		}
@@ -188,15 +182,7 @@ func (c *Checker) Step(now time.Time, by time.Duration) {
 }
 
 func (c *Checker) violate(rule Rule, object metav1.Object, format string, args ...any) {
-	kind := "Pod"
-	switch object.(type) {
-	case *v1alpha1.At:
-		kind = "At"
-	case *v1alpha1.CronAt:
-		kind = "CronAt"
-	case *appsv1.Deployment:
-		kind = "Deployment"
-	}
+	kind := reflect.TypeOf(object).Elem().Name()
 	c.Violations = append(c.Violations, Violation{c.now, rule, fmt.Sprintf("%s %s/%s", kind, object.GetNamespace(), object.GetName()), fmt.Sprintf(format, args...)})
 }
 

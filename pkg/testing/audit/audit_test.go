@@ -26,7 +26,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -77,14 +76,11 @@ func deleted(at *v1alpha1.At)   { at.DeletionTimestamp = &metav1.Time{Time: when
 func running(at *v1alpha1.At) {
 	at.Status.Phase, at.Status.StartTime = v1alpha1.PhaseRunning, &metav1.Time{Time: due}
 }
-func ended(at *v1alpha1.At) { endsAs(v1alpha1.ReasonCompleted)(at) }
-func stuck(at *v1alpha1.At) { at.Status.Reason = v1alpha1.ReasonImagePullFailed }
-func failedOnce(at *v1alpha1.At) {
-	at.Status.Failed, at.Status.Reason = 1, v1alpha1.ReasonPodRefused
-}
+func ended(at *v1alpha1.At)       { endsAs(v1alpha1.ReasonCompleted)(at) }
+func stuck(at *v1alpha1.At)       { at.Status.Reason = v1alpha1.ReasonImagePullFailed }
 func tracked(at *v1alpha1.At)     { at.Finalizers = []string{v1alpha1.FinalizerTracking} }
+func expires(at *v1alpha1.At)     { at.Spec.TTLSecondsAfterFinished = ptr.To[int32](60) }
 func limitedRun(at *v1alpha1.At)  { at.Spec.ActiveDeadlineSeconds = ptr.To[int64](90) }
-func slowStop(pod *corev1.Pod)    { pod.Spec.TerminationGracePeriodSeconds = ptr.To[int64](120) }
 func nextAttempt(at *v1alpha1.At) { at.Status.NextAttemptTime = &metav1.Time{Time: when(12)} }
 
 // onNodeOf is the At of a node, of At at.
@@ -95,13 +91,13 @@ func onNodeOf(name string) func(*v1alpha1.At) {
 	}
 }
 
-// recorded records Pod p.
+// recorded records the Pod of aPod.
 func recorded(at *v1alpha1.At) {
 	running(at)
-	at.Status.Pod = &v1alpha1.AtPod{Name: "at-pod", UID: "p"}
+	at.Status.Pod = &v1alpha1.AtPod{Name: string(at.UID) + "-pod", UID: at.UID + "-pod"}
 }
 
-// done ends an At that has recorded Pod p.
+// done ends an At that has recorded its Pod.
 func done(reason string) func(*v1alpha1.At) {
 	return func(at *v1alpha1.At) {
 		recorded(at)
@@ -109,20 +105,37 @@ func done(reason string) func(*v1alpha1.At) {
 	}
 }
 
-// aPod returns a write of a Pod of an At. Its UID is its name, or p for at-pod.
-func aPod(seconds float64, uid, name string, phase corev1.PodPhase, mutate ...func(*corev1.Pod)) Write {
+const pending, isRunning, succeeded, failed = corev1.PodPending, corev1.PodRunning, corev1.PodSucceeded, corev1.PodFailed
+
+// aPod returns a write of the first Pod of At at.
+func aPod(seconds float64, phase corev1.PodPhase, mutate ...func(*corev1.Pod)) Write {
 	object := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Name: name, Namespace: "default", UID: types.UID(uid), Labels: map[string]string{v1alpha1.LabelAtUID: "at"},
-		OwnerReferences: []metav1.OwnerReference{{Kind: v1alpha1.AtKind, UID: "at", Controller: ptr.To(true)}},
-		Finalizers:      []string{v1alpha1.FinalizerTracking},
+		Namespace: "default", OwnerReferences: []metav1.OwnerReference{{Kind: v1alpha1.AtKind, Controller: ptr.To(true)}},
+		Finalizers: []string{v1alpha1.FinalizerTracking},
 	}}
+	of("at")(object)
 	object.Status.Phase = phase
-	return write(seconds, edited(object, mutate...), phase == corev1.PodPending)
+	return write(seconds, edited(object, mutate...), phase == pending)
 }
 
 func released(pod *corev1.Pod) { pod.Finalizers = nil }
-func of(at string) func(*corev1.Pod) {
-	return func(pod *corev1.Pod) { pod.OwnerReferences[0].UID = types.UID(at) }
+func second(pod *corev1.Pod)   { pod.Name, pod.UID = "at-pod-1", "at-pod-1" }
+
+// of makes a Pod that of another At.
+func of(at types.UID) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		pod.Name, pod.UID, pod.OwnerReferences[0].UID = string(at)+"-pod", at+"-pod", at
+	}
+}
+
+// ran returns writes of an At and of its Pod, which is in a phase soon, and further ones.
+func ran(phase corev1.PodPhase, more ...Write) []Write {
+	return append([]Write{anAt(-60), aPod(1, pending), aPod(2, phase)}, more...)
+}
+
+// inFreeze returns writes of an At and of a Freeze, and of the Pod of the At a second after it is due.
+func inFreeze(freeze Write) []Write {
+	return []Write{anAt(-60), freeze, aPod(1, pending)}
 }
 
 // rehearsal makes a Pod that of a rehearsal.
@@ -163,14 +176,21 @@ func skipped(count int64, seconds float64) func(*v1alpha1.CronAt) {
 	}
 }
 
-// aFreeze returns a write of a Freeze that holds from a time until another.
-func aFreeze(seconds, from, until float64, mutate ...func(*v1alpha1.Freeze)) Write {
+// aFreeze returns a write of a Freeze that holds when an At is due.
+func aFreeze(seconds float64, mutate ...func(*v1alpha1.Freeze)) Write {
 	object := &v1alpha1.Freeze{ObjectMeta: metav1.ObjectMeta{Name: "freeze", Namespace: "default", UID: "freeze"}}
+	holds(-30, 60)(object)
+	return write(seconds, edited(object, mutate...), false)
+}
+
+// holds makes a Freeze hold from a time until another.
+func holds(from, until float64) func(*v1alpha1.Freeze) {
 	instant := func(seconds float64) v1alpha1.FreezeTime {
 		return v1alpha1.FreezeTime(when(seconds).Format(time.RFC3339Nano))
 	}
-	object.Spec.Windows = []v1alpha1.FreezeWindow{{From: instant(from), Until: instant(until)}}
-	return write(seconds, edited(object, mutate...), false)
+	return func(f *v1alpha1.Freeze) {
+		f.Spec.Windows = []v1alpha1.FreezeWindow{{From: instant(from), Until: instant(until)}}
+	}
 }
 
 func in(namespace string) func(*v1alpha1.Freeze) {
@@ -201,10 +221,6 @@ func waitsForEnd(at *v1alpha1.At) {
 	at.Status.Reason = v1alpha1.ReasonFrozen
 }
 
-func waits(reason string) func(*v1alpha1.CronAt) {
-	return func(c *v1alpha1.CronAt) { c.Status.Reason = reason }
-}
-
 func at11(at *v1alpha1.At) { at.Name = "cron-29968500" }
 func at12(at *v1alpha1.At) { at.Name = "cron-29968560" }
 
@@ -228,7 +244,7 @@ func afterAnother(end float64) []Write {
 	at9 := func(at *v1alpha1.At) { at.Name, at.Spec.Schedule = "cron-29968380", when(-3600).Format(time.RFC3339) }
 	return []Write{
 		aCronAt(-4000), scheduled(-3600, true, "r", at9, running), scheduled(end, false, "r", at9, endsAs("TargetNotFound")),
-		scheduled(9, true, "s"), aPod(10, "p", "cron-29968440-pod", corev1.PodPending, of("s")),
+		scheduled(9, true, "s"), aPod(10, pending, of("s")),
 	}
 }
 
@@ -245,19 +261,19 @@ func scheduled(seconds float64, created bool, uid string, mutate ...func(*v1alph
 }
 
 // aDeployment returns a write of a Deployment with the annotation of a restart.
-func aDeployment(seconds float64, restartedAt string, mutate ...func(*appsv1.Deployment)) Write {
+func aDeployment(seconds float64, restartedAt string) Write {
 	object := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default", UID: "web"}}
 	object.Spec.Template.Annotations = map[string]string{rollout.AnnotationRestartedAt: restartedAt}
-	return write(seconds, edited(object, mutate...), false)
+	return write(seconds, object, false)
 }
-
-func rolledOut(d *appsv1.Deployment) {
-	d.Status.Replicas, d.Status.UpdatedReplicas, d.Status.AvailableReplicas = 1, 1, 1
-}
-func rollingOut(d *appsv1.Deployment) { d.Status.Replicas = 1 }
 
 func restartsWeb(at *v1alpha1.At) {
 	at.Spec.Restart = &v1alpha1.AtRestart{Kind: v1alpha1.RestartDeployment, Name: "web"}
+}
+
+// restarting returns writes of an At that restarts a Deployment, and further ones.
+func restarting(more ...Write) []Write {
+	return append([]Write{anAt(-60, restartsWeb), aDeployment(-60, "")}, more...)
 }
 
 func createdLate(at *v1alpha1.At) { at.CreationTimestamp = metav1.Time{Time: when(30)} }
@@ -320,7 +336,7 @@ func endsAs(reason string) func(*v1alpha1.At) {
 func onTwoNodes(phase corev1.PodPhase, reason string, more ...Write) []Write {
 	return append([]Write{
 		anAt(-60, onNodes, noneMayFail), anAt(-60, onNodeOf("a")), anAt(-60, onNodeOf("b")),
-		aPod(1, "p", "a-pod", corev1.PodPending, of("a")), aPod(2, "p", "a-pod", phase, of("a"), released), anAt(3, onNodeOf("a"), done(reason)),
+		aPod(1, pending, of("a")), aPod(2, phase, of("a"), released), anAt(3, onNodeOf("a"), done(reason)),
 	}, more...)
 }
 
@@ -329,8 +345,8 @@ func onTwoNodes(phase corev1.PodPhase, reason string, more ...Write) []Write {
 func onThreeNodes(a, b corev1.PodPhase) []Write {
 	return []Write{
 		anAt(-60, onHalf), anAt(-60, onNodeOf("a")), anAt(-60, onNodeOf("b")), anAt(-60, onNodeOf("c")),
-		aPod(1, "p", "a-pod", corev1.PodPending, of("a")), aPod(1, "q", "b-pod", corev1.PodPending, of("b")), aPod(1, "r", "c-pod", corev1.PodPending, of("c")),
-		aPod(2, "p", "a-pod", a, of("a")), aPod(2, "q", "b-pod", b, of("b")), aPod(4, "r", "c-pod", corev1.PodRunning, of("c")),
+		aPod(1, pending, of("a")), aPod(1, pending, of("b")), aPod(1, pending, of("c")),
+		aPod(2, a, of("a")), aPod(2, b, of("b")), aPod(4, isRunning, of("c")),
 	}
 }
 
@@ -349,7 +365,6 @@ func wantRule(t *testing.T, c *Checker, want Rule) {
 // TestChecker checks histories that break a promise. That others break none shows in the simulation,
 // where each violation is a failure.
 func TestChecker(t *testing.T) {
-	const pending, isRunning, succeeded, failed = corev1.PodPending, corev1.PodRunning, corev1.PodSucceeded, corev1.PodFailed
 	restarted := due.Format(time.RFC3339)
 	for name, tc := range map[string]struct {
 		writes   []Write
@@ -358,102 +373,92 @@ func TestChecker(t *testing.T) {
 		want     Rule
 		restarts int
 	}{
-		"early":                         {writes: []Write{anAt(-60), aPod(-0.001, "p", "at-pod", pending)}, want: NotEarly},
-		"moved":                         {writes: []Write{anAt(-60), anAt(-0.6, later), aPod(0.1, "p", "at-pod", pending)}, want: Honored},
-		"after its deadline":            {writes: []Write{anAt(-60, limited), aPod(31.1, "p", "at-pod", pending)}, want: Honored},
-		"created twice":                 {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), gone(aPod(2, "p", "at-pod", failed)), aPod(3, "p2", "at-pod", pending)}, want: Once},
-		"a very late second attempt":    {writes: []Write{anAt(-60, retried), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", failed), anAt(2, retried, recorded, nextAttempt), sent(2.5, aPod(11.9, "p1", "at-pod-1", pending))}},
-		"an early second attempt":       {writes: []Write{anAt(-60, retried), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", failed), anAt(2, retried, recorded, nextAttempt), aPod(11.9, "p1", "at-pod-1", pending)}, want: NotEarly},
-		"too many attempts":             {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", isRunning), aPod(2, "p", "at-pod", failed), aPod(12, "p1", "at-pod-1", pending), aPod(13, "p1", "at-pod-1", isRunning)}, want: Once},
-		"two at the same time":          {writes: []Write{anAt(-60, retried), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", isRunning), aPod(12, "p1", "at-pod-1", pending), aPod(13, "p1", "at-pod-1", isRunning)}, want: Once},
-		"again after success":           {writes: []Write{anAt(-60, retried), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", succeeded), aPod(12, "p1", "at-pod-1", pending), aPod(13, "p1", "at-pod-1", isRunning)}, want: Once},
-		"completed, but it failed":      {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", failed), anAt(3, done("Completed"))}, want: True},
-		"failed, but it succeeded":      {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", succeeded), anAt(3, done("CommandFailed"))}, want: True},
-		"lost, but it succeeded":        {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), gone(aPod(2, "p", "at-pod", succeeded)), anAt(3, done("PodLost"))}, want: NotLost},
-		"lost, but it exists":           {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", isRunning), anAt(3, done("PodLost"))}, want: True},
+		"moved":                         {writes: []Write{anAt(-60), anAt(-0.6, later), aPod(0.1, pending)}, want: Honored},
+		"after its deadline":            {writes: []Write{anAt(-60, limited), aPod(31.1, pending)}, want: Honored},
+		"created twice":                 {writes: ran(failed, gone(aPod(2, failed)), aPod(3, pending, func(pod *corev1.Pod) { pod.UID = "again" })), want: Once},
+		"a very late second attempt":    {writes: ran(failed, anAt(2, retried, recorded, nextAttempt), sent(2.5, aPod(11.9, pending, second)))},
+		"an early second attempt":       {writes: ran(failed, anAt(2, retried, recorded, nextAttempt), aPod(11.9, pending, second)), want: NotEarly},
+		"too many attempts":             {writes: ran(isRunning, aPod(2, failed), aPod(12, pending, second), aPod(13, isRunning, second)), want: Once},
+		"two at the same time":          {writes: ran(isRunning, anAt(3, retried), aPod(12, pending, second), aPod(13, isRunning, second)), want: Once},
+		"again after success":           {writes: ran(succeeded, anAt(3, retried), aPod(12, pending, second), aPod(13, isRunning, second)), want: Once},
+		"completed, but it failed":      {writes: ran(failed, anAt(3, done("Completed"))), want: True},
+		"failed, but it succeeded":      {writes: ran(succeeded, anAt(3, done("CommandFailed"))), want: True},
+		"lost, but it succeeded":        {writes: ran(isRunning, gone(aPod(2, succeeded)), anAt(3, done("PodLost"))), want: NotLost},
+		"lost, but it exists":           {writes: ran(isRunning, anAt(3, done("PodLost"))), want: True},
 		"a Pod that never was":          {writes: []Write{anAt(-60), anAt(3, recorded)}, want: True},
 		"back to PENDING":               {writes: []Write{anAt(-60), anAt(1, running), anAt(2)}, want: True},
-		"changed after its end":         {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", succeeded), anAt(3, done("Completed")), anAt(4, done("CommandFailed"))}, want: True},
+		"changed after its end":         {writes: ran(succeeded, anAt(3, done("Completed")), anAt(4, done("CommandFailed"))), want: True},
 		"its deadline, too soon":        {writes: []Write{anAt(-60, limited), anAt(29, limited, endsAs("StartingDeadlineExceeded"))}, want: True},
-		"its deadline, after its start": {writes: []Write{anAt(-60, limited), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", isRunning), anAt(31, limited, endsAs("StartingDeadlineExceeded"))}, want: True},
-		"its active deadline, too soon": {writes: []Write{anAt(-60, limitedRun), aPod(1, "p", "at-pod", pending), aPod(89, "p", "at-pod", failed), anAt(89, limitedRun, done("DeadlineExceeded"))}, want: True},
-		"both Complete and Failed":      {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", succeeded), anAt(3, done("Completed"), says("Failed", "Completed"))}, want: True},
+		"its deadline, after its start": {writes: []Write{anAt(-60, limited), aPod(1, pending), aPod(2, isRunning), anAt(31, limited, endsAs("StartingDeadlineExceeded"))}, want: True},
+		"its active deadline, too soon": {writes: ran(failed, anAt(89, limitedRun, done("DeadlineExceeded"))), want: True},
+		"both Complete and Failed":      {writes: ran(succeeded, anAt(3, done("Completed"), says("Failed", "Completed"))), want: True},
 		"Failed, when it is first seen": {writes: []Write{anAt(3, ended, noConditions, says("Failed", "Completed"))}, want: True},
 		"completed, without a Pod":      {writes: []Write{anAt(-60), anAt(3, ended)}, want: True},
 
-		"not started, in silence":               {writes: []Write{anAt(-60)}, settle: 601, want: Reported},
-		"nothing blocks it any more":            {writes: []Write{anAt(-60, func(at *v1alpha1.At) { at.Namespace, at.Status.Reason = "free", v1alpha1.ReasonPodRefused })}, settle: 601, want: NotLost},
-		"its deadline is forgotten":             {writes: []Write{anAt(-60, limited)}, settle: 640, want: NotLost},
-		"its end is not recorded, for a reason": {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), anAt(2, recorded, stuck), aPod(3, "p", "at-pod", succeeded)}, settle: 604, want: NotLost},
-		"its next attempt is no longer refused": {writes: []Write{anAt(-60, retried), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", failed), anAt(3, retried, recorded, failedOnce, func(at *v1alpha1.At) { at.Namespace = "free" })}, settle: 3600, want: NotLost},
-		"its end is recorded too late":          {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", succeeded), anAt(4.1, done("Completed"))}, maxLate: 2 * time.Second, want: NotLost},
-		"its Pod keeps a finalizer":             {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", succeeded), anAt(3, done("Completed"))}, settle: 604, want: NotLost},
-		"it stays":                              {writes: []Write{anAt(-60), anAt(-10, deleted)}, settle: 591, want: NotLost},
-		"it keeps a finalizer":                  {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", succeeded, released), anAt(3, done("Completed"), tracked)}, settle: 604, want: NotLost},
-		"a rehearsal is left":                   {writes: []Write{anAt(-60, suspended), aPod(-50, "r", "at-rehearsal", pending, rehearsal)}, settle: 1271, want: NotLost},
-		"a rehearsal is recorded":               {writes: []Write{anAt(-60), aPod(-50, "p", "at-rehearsal", pending, rehearsal), anAt(2, recorded)}, want: True},
-		"its time to live is over":              {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", succeeded, released), anAt(3, done("Completed"), func(at *v1alpha1.At) { at.Spec.TTLSecondsAfterFinished = ptr.To[int32](60) })}, settle: 664, want: NotLost},
+		"not started, in silence":      {writes: []Write{anAt(-60)}, settle: 601, want: Reported},
+		"nothing blocks it any more":   {writes: []Write{anAt(-60, stuck)}, settle: 601, want: NotLost},
+		"its end is not recorded":      {writes: ran(succeeded, anAt(2, recorded)), settle: 603, want: NotLost},
+		"its status has just changed":  {writes: ran(isRunning, anAt(3, recorded)), settle: 602},
+		"its end is recorded too late": {writes: ran(succeeded, anAt(4.1, done("Completed"))), maxLate: 2 * time.Second, want: NotLost},
+		"a Pod stays without its At":   {writes: ran(succeeded, gone(anAt(3, deleted))), settle: 604, want: NotLost},
+		"its Pod keeps a finalizer":    {writes: ran(succeeded, anAt(3, done("Completed"))), settle: 604, want: NotLost},
+		"it stays":                     {writes: []Write{anAt(-60), anAt(-10, deleted)}, settle: 591, want: NotLost},
+		"it keeps a finalizer":         {writes: ran(succeeded, anAt(3, done("Completed"), tracked), aPod(3, succeeded, released)), settle: 604, want: NotLost},
+		"a rehearsal is left":          {writes: []Write{anAt(-60, later), aPod(-50, pending, rehearsal)}, settle: 551, want: NotLost},
+		"a rehearsal is recorded":      {writes: []Write{anAt(-60), aPod(-50, pending, rehearsal), anAt(2, recorded)}, want: True},
+		"its time to live is over":     {writes: ran(succeeded, anAt(3, done("Completed"), expires), aPod(3, succeeded, released)), settle: 664, want: NotLost},
 
-		"a restart after the At was deleted":    {writes: []Write{anAt(-60, restartsWeb), aDeployment(-60, ""), anAt(-10, restartsWeb, deleted), aDeployment(1, restarted)}, want: Honored, restarts: 1},
-		"a rollout that has ended":              {writes: []Write{anAt(-60, restartsWeb), aDeployment(-60, ""), aDeployment(1, restarted, rollingOut), anAt(2, restartsWeb, running), aDeployment(3, restarted, rolledOut)}, settle: 604, restarts: 1, want: NotLost},
-		"a restart is recorded, but was not":    {writes: []Write{anAt(-60, restartsWeb), aDeployment(-60, ""), anAt(2, restartsWeb, recordsRestart(0))}, want: True},
+		"a restart after the At was deleted":    {writes: restarting(anAt(-10, restartsWeb, deleted), aDeployment(1, restarted)), want: Honored, restarts: 1},
+		"a restart is recorded, but was not":    {writes: restarting(anAt(2, restartsWeb, recordsRestart(0))), want: True},
 		"an earlier restart is recorded":        {writes: []Write{anAt(-60, restartsWeb), aDeployment(-60, when(-90).Format(time.RFC3339)), anAt(6, restartsWeb, recordsRestart(-90))}, want: True},
-		"completed without a restart":           {writes: []Write{anAt(-60, restartsWeb), aDeployment(-61, ""), anAt(2, restartsWeb, ended)}, want: True},
+		"completed without a restart":           {writes: restarting(anAt(2, restartsWeb, ended)), want: True},
 		"two restarts of an At, created late":   {writes: []Write{anAt(-60, restartsWeb, createdLate), aDeployment(-60, ""), aDeployment(31, when(30).Format(time.RFC3339)), aDeployment(32, ""), aDeployment(33, when(30).Format(time.RFC3339))}, restarts: 2, want: Once},
-		"a restart, long after another rollout": {writes: []Write{anAt(-60, restartsWeb), aDeployment(-60, ""), anAt(1, restartsWeb, stuck), anAt(10, restartsWeb, running), aDeployment(12.1, restarted)}, maxLate: 2 * time.Second, restarts: 1, want: NotLost},
-		"a Pod has stopped too late":            {writes: []Write{anAt(-60, limitedRun), aPod(0, "p", "at-pod", pending, slowStop), anAt(1, limitedRun, recorded), aPod(1, "p", "at-pod", isRunning, slowStop)}, settle: 811, want: NotLost},
+		"a restart, long after another rollout": {writes: restarting(anAt(1, restartsWeb, stuck), anAt(10, restartsWeb, running), aDeployment(12.1, restarted), aDeployment(13, restarted)), maxLate: 2 * time.Second, restarts: 1, want: NotLost},
 
 		"a node that is left out":       {writes: []Write{aNode("y"), anAt(-60, onPool), anAt(0, onNodeOf("a"), onNode)}, want: Limits},
 		"a node of the selector":        {writes: []Write{aNode("x"), anAt(-60, onPool), anAt(0, onNodeOf("a"), onNode)}},
 		"more than half of the nodes":   {writes: onThreeNodes(isRunning, isRunning), want: Limits},
-		"failed on a node":              {writes: onTwoNodes(failed, "CommandFailed", anAt(3, onNodes, noneMayFail, counted(0, 1)), aPod(3.7, "q", "b-pod", pending, of("b"))), want: Limits},
-		"it has ended on all nodes":     {writes: onTwoNodes(succeeded, "Completed", anAt(3, onNodes, counted(1, 0), endsAs("NodesFailed")), aPod(3.7, "q", "b-pod", pending, of("b"))), want: Limits},
+		"failed on a node":              {writes: onTwoNodes(failed, "CommandFailed", anAt(3, onNodes, noneMayFail, counted(0, 1)), aPod(3.7, pending, of("b"))), want: Limits},
+		"it has ended on all nodes":     {writes: onTwoNodes(succeeded, "Completed", anAt(3, onNodes, counted(1, 0), endsAs("NodesFailed")), aPod(3.7, pending, of("b"))), want: Limits},
 		"completed on one of two nodes": {writes: onTwoNodes(succeeded, "Completed", anAt(3, onNodes, counted(1, 0), endsAs("Completed"))), want: True},
 		"a failed node is not counted":  {writes: onTwoNodes(failed, "CommandFailed", anAt(3, onNodes, counted(0, 0), endsAs("NodesFailed"))), want: True},
-		"a node without an end":         {writes: onTwoNodes(succeeded, "Completed", anAt(3, onNodes, counted(1, 0))), settle: 604, want: Reported},
-		"all nodes have ended":          {writes: onTwoNodes(succeeded, "Completed", anAt(3, onNodes, counted(1, 0)), gone(anAt(3, onNodeOf("b")))), settle: 604, want: NotLost},
+		"it goes on, on a node":         {writes: []Write{anAt(-60, onNodes, counted(0, 0)), anAt(-60, onNodeOf("a"), running), aPod(3, pending, of("a"))}, settle: 602},
 
 		"a scheduled time, early":     {writes: []Write{aCronAt(-60), scheduled(-0.1, true, "s")}, want: NotEarly},
 		"a scheduled time twice":      {writes: []Write{aCronAt(-60), scheduled(0, true, "s"), gone(scheduled(1, false, "s")), scheduled(2, true, "t")}, want: Once},
 		"a time that overlaps":        {writes: []Write{aCronAt(-60), scheduled(0, true, "s"), scheduled(3600, true, "t", at11)}, want: Limits},
 		"a suspended CronAt":          {writes: []Write{aCronAt(-60), aCronAt(-1, func(c *v1alpha1.CronAt) { c.Spec.Suspend = ptr.To(true) }), scheduled(0, true, "s")}, want: Honored},
 		"a last time that goes back":  {writes: []Write{aCronAt(1, last(0)), aCronAt(2, last(-3600))}, want: True},
-		"a CronAt stays":              {writes: []Write{aCronAt(-60), aCronAt(-10, func(c *v1alpha1.CronAt) { c.DeletionTimestamp = &metav1.Time{Time: when(-10)} })}, settle: 591, want: NotLost},
-		"an At of it is not released": {writes: []Write{aCronAt(-60), scheduled(0, true, "s"), aPod(1, "p", "cron-29968440-pod", pending, of("s")), aPod(2, "p", "cron-29968440-pod", succeeded, of("s"), released), scheduled(3, false, "s", done("Completed")), aCronAt(3, last(0))}, settle: 604, want: NotLost},
+		"a CronAt stays":              {writes: []Write{aCronAt(-60, neverSynced), aCronAt(-10, neverSynced, func(c *v1alpha1.CronAt) { c.DeletionTimestamp = &metav1.Time{Time: when(-10)} })}, settle: 591, want: NotLost},
+		"an At of it is not released": {writes: []Write{aCronAt(-60), scheduled(0, true, "s"), aPod(1, pending, of("s")), aPod(2, succeeded, of("s"), released), scheduled(3, false, "s", done("Completed")), aCronAt(3, last(0))}, settle: 604, want: NotLost},
 
 		"a time that is recorded without an At": {writes: []Write{aCronAt(-60), aCronAt(1, last(0))}, want: True},
 		"a time is missed twice":                {writes: threeTimes(missed(2, 3600)), want: True},
 		"a scheduled At, long after another":    {writes: afterAnother(7.9), maxLate: 2 * time.Second, want: NotLost},
 		"a CronAt that nobody looks at":         {writes: []Write{aCronAt(-60, neverSynced)}, settle: 601, want: NotLost},
 		"a time before the first sync, skipped": {writes: []Write{aCronAt(-60, neverSynced), scheduled(3600, true, "s", at11), aCronAt(3601, last(3600))}, want: NotLost},
-		"a CronAt waits in vain":                {writes: []Write{aCronAt(-60, waits(v1alpha1.ReasonAtActive))}, settle: 601, want: NotLost},
-		"in a Freeze":                           {writes: []Write{anAt(-60), aFreeze(-31, -30, 60), aPod(1, "p", "at-pod", pending)}, want: Honored},
-		"in a Freeze that was just stored":      {writes: []Write{anAt(-60), aFreeze(-29, -30, 60), aPod(1, "p", "at-pod", pending)}},
-		"in a Freeze that was deleted":          {writes: []Write{anAt(-60), aFreeze(-31, -30, 60), gone(aFreeze(0, -30, 60)), aPod(1, "p", "at-pod", pending)}},
-		"as a Freeze begins":                    {writes: []Write{anAt(-60), aFreeze(-31, 0.5, 60), aPod(1, "p", "at-pod", pending)}},
-		"in a daily Freeze":                     {writes: []Write{anAt(-60), aFreeze(-31, 0, 0, daily), aPod(1, "p", "at-pod", pending)}, want: Honored},
-		"in a Freeze of a wall clock":           {writes: []Write{anAt(-60), aFreeze(-31, 0, 0, thatDay), aPod(1, "p", "at-pod", pending)}, want: Honored},
-		"after a daily Freeze":                  {writes: []Write{anAt(-60), aFreeze(-31, 0, 0, daily), aPod(600, "p", "at-pod", pending)}},
-		"in a Freeze of others":                 {writes: []Write{anAt(-60), aFreeze(-31, -30, 60, in("lab")), aPod(1, "p", "at-pod", pending)}},
-		"in a Freeze for its floor":             {writes: []Write{anAt(-60), aFreeze(-31, -30, 60, in("system"), onFloor("1")), aPod(1, "p", "at-pod", pending)}, want: Honored},
-		"in a Freeze for others":                {writes: []Write{anAt(-60), aFreeze(-31, -30, 60, in("system"), onFloor("2")), aPod(1, "p", "at-pod", pending)}},
-		"in a Freeze of a CronAt":               {writes: []Write{anAt(-60), aFreeze(-31, -30, 60, ofCron), aPod(1, "p", "at-pod", pending)}},
-		"in a Freeze of its CronAt":             {writes: []Write{aCronAt(-60), scheduled(0, true, "s"), aFreeze(1, 1, 60, ofCron), aPod(32, "p", "cron-29968440-pod", pending, of("s"))}, want: Honored},
-		"in a Freeze, with an exemption":        {writes: []Write{anAt(-60, exempt), aFreeze(-31, -30, 60), aPod(1, "p", "at-pod", pending)}},
-		"on a node, with an exemption":          {writes: []Write{anAt(-60, exempt), anAt(-60, onNodeOf("child")), aFreeze(-31, -30, 60), aPod(1, "p", "child-pod", pending, of("child"))}},
-		"a restart in a Freeze":                 {writes: []Write{anAt(-60, restartsWeb), aDeployment(-60, ""), aFreeze(-31, -30, 60), aDeployment(1, restarted)}, want: Honored, restarts: 1},
-		"late after a Freeze":                   {writes: []Write{anAt(-60), aFreeze(-31, -30, 10), anAt(0, waitsForEnd), aPod(12.5, "p", "at-pod", pending)}, maxLate: 2 * time.Second, want: NotLost},
-		"soon after a Freeze":                   {writes: []Write{anAt(-60), aFreeze(-31, -30, 10), anAt(0, waitsForEnd), aPod(11.5, "p", "at-pod", pending)}, maxLate: 2 * time.Second},
-		"a scheduled time in a Freeze":          {writes: []Write{aCronAt(-60), aFreeze(-31, -30, 60), scheduled(0, true, "s")}, want: Honored},
-		"a time in a Freeze counts as missed":   {writes: threeTimes(missed(1, 3600), aFreeze(3000, 3500, 3700)), want: True},
-		"a time is skipped without a Freeze":    {writes: threeTimes(skipped(1, 3600), aFreeze(3000, 3601, 3700)), want: True},
-		"the last time was skipped":             {writes: []Write{aFreeze(-91, -60, 60), aCronAt(-60), aCronAt(1, skipped(1, 0))}, settle: 601},
-
-		"a CronAt is no longer refused": {writes: []Write{aCronAt(-60, waits(v1alpha1.ReasonAtRefused), func(c *v1alpha1.CronAt) { c.Namespace = "free" })}, settle: 601, want: NotLost},
+		"in a Freeze that was just stored":      {writes: inFreeze(aFreeze(-29))},
+		"in a Freeze that was deleted":          {writes: []Write{anAt(-60), aFreeze(-31), gone(aFreeze(0)), aPod(1, pending)}},
+		"as a Freeze begins":                    {writes: inFreeze(aFreeze(-31, holds(0.5, 60)))},
+		"in a daily Freeze":                     {writes: inFreeze(aFreeze(-31, daily)), want: Honored},
+		"in a Freeze of a wall clock":           {writes: inFreeze(aFreeze(-31, thatDay)), want: Honored},
+		"after a daily Freeze":                  {writes: []Write{anAt(-60), aFreeze(-31, daily), aPod(600, pending)}},
+		"in a Freeze of others":                 {writes: inFreeze(aFreeze(-31, in("lab")))},
+		"in a Freeze for its floor":             {writes: inFreeze(aFreeze(-31, in("system"), onFloor("1"))), want: Honored},
+		"in a Freeze for others":                {writes: inFreeze(aFreeze(-31, in("system"), onFloor("2")))},
+		"in a Freeze of a CronAt":               {writes: inFreeze(aFreeze(-31, ofCron))},
+		"on a node, with an exemption":          {writes: []Write{anAt(-60, exempt), anAt(-60, onNodeOf("child")), aFreeze(-31), aPod(1, pending, of("child"))}},
+		"a restart in a Freeze":                 {writes: restarting(aFreeze(-31), aDeployment(1, restarted)), want: Honored, restarts: 1},
+		"late after a Freeze":                   {writes: []Write{anAt(-60), aFreeze(-31, holds(-30, 10)), anAt(0, waitsForEnd), aPod(12.5, pending)}, maxLate: 2 * time.Second, want: NotLost},
+		"soon after a Freeze":                   {writes: []Write{anAt(-60), aFreeze(-31, holds(-30, 10)), anAt(0, waitsForEnd), aPod(11.5, pending)}, maxLate: 2 * time.Second},
+		"a scheduled time in a Freeze":          {writes: []Write{aCronAt(-60), aFreeze(-31), scheduled(0, true, "s")}, want: Honored},
+		"a time in a Freeze counts as missed":   {writes: threeTimes(missed(1, 3600), aFreeze(3000, holds(3500, 3700))), want: True},
+		"a time is skipped without a Freeze":    {writes: threeTimes(skipped(1, 3600), aFreeze(3000, holds(3601, 3700))), want: True},
+		"the last time was skipped":             {writes: []Write{aFreeze(-91), aCronAt(-60), aCronAt(1, skipped(1, 0))}, settle: 601},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := NewChecker()
-			c.MaxLate, c.Free, c.System = tc.maxLate, sets.New("free"), "system"
+			c.MaxLate, c.System = tc.maxLate, "system"
 			c.Add(write(-100, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default", Labels: map[string]string{"floor": "1"}}}, false))
 			for _, w := range tc.writes {
 				c.Add(w)
@@ -487,7 +492,7 @@ func TestStep(t *testing.T) {
 			c.Add(anAt(-60))
 			c.Add(tc.edit)
 			c.Step(when(tc.now), time.Duration(tc.by*float64(time.Second)))
-			c.Add(aPod(tc.creation, "p", "at-pod", corev1.PodPending))
+			c.Add(aPod(tc.creation, pending))
 			wantRule(t, c, tc.want)
 		})
 	}

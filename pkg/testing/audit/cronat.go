@@ -38,7 +38,6 @@ import (
 type cronAt struct {
 	*v1alpha1.CronAt
 	gone    bool
-	changed time.Time
 	blocked time.Time // when it last ceased to say what blocks it
 	terms   []terms
 	made    map[string]bool // the names of its Ats
@@ -73,7 +72,7 @@ func (c *Checker) addCronAt(w Write, object *v1alpha1.CronAt) {
 	if known.Status.Reason != "" && object.Status.Reason == "" {
 		known.blocked = w.Time
 	}
-	known.CronAt, known.gone, known.changed = object, w.Gone, w.Time
+	known.CronAt, known.gone = object, w.Gone
 	known.terms = change(known.terms, terms{
 		since: w.Time, deleted: object.DeletionTimestamp != nil || w.Gone, suspended: ptr.Deref(object.Spec.Suspend, false),
 		overlaps: object.Spec.ConcurrencyPolicy == v1alpha1.AllowConcurrent || object.Spec.ConcurrencyPolicy == "",
@@ -99,7 +98,7 @@ func (c *Checker) checkTimes(sent time.Time, known *cronAt, object *v1alpha1.Cro
 	if known.Status.ObservedSchedule == nil && object.Generation <= 1 {
 		before = &tally{schedule: now.schedule, until: now.schedule.Since.Time} // It was just seen for the first time.
 	}
-	expression := parse(now.schedule.Schedule, now.schedule.TimeZone)
+	expression := parse(now.schedule.Schedule)
 	if before == nil || !equality.Semantic.DeepEqual(before.schedule, now.schedule) || expression == nil {
 		return
 	}
@@ -131,14 +130,10 @@ func (c *Checker) checkTimes(sent time.Time, known *cronAt, object *v1alpha1.Cro
 // maxCounted is how many missed times are counted at once, at most.
 const maxCounted = 100
 
-// parse returns a cron expression, or nil if it is invalid, follows the time since its last time, or
-// is in a time zone with changing clocks.
-func parse(schedule, timeZone string) cron.Schedule {
+// parse returns a cron expression, or nil if it follows the time since its last time.
+func parse(schedule string) cron.Schedule {
 	expression, err := cron.ParseStandard(schedule)
-	if err != nil || timeZone != "" && timeZone != "UTC" {
-		return nil
-	}
-	if _, elapsed := expression.(cron.ConstantDelaySchedule); elapsed {
+	if _, elapsed := expression.(cron.ConstantDelaySchedule); elapsed || err != nil {
 		return nil
 	}
 	return expression
@@ -196,23 +191,16 @@ func (k *cronAt) freeSince(now time.Time) time.Time {
 	}
 	free := slices.MaxFunc([]time.Time{last.since, observed.Since.Time, k.blocked}, time.Time.Compare)
 	for _, other := range k.ats {
-		ended := other.doneSince
-		if other.gone {
-			ended = other.changed
-		}
-		if !last.overlaps && ended.After(free) {
-			free = ended
+		if !last.overlaps && other.over.After(free) {
+			free = other.over
 		}
 	}
 	return free
 }
 
-// scheduledTime returns the time in the name of the At of a CronAt, or the zero time.
+// scheduledTime returns the time in the name of the At of a CronAt.
 func scheduledTime(a *at) time.Time {
-	minutes, err := strconv.ParseInt(a.Name[strings.LastIndex(a.Name, "-")+1:], 10, 64)
-	if err != nil || minutes > time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC).Unix()/60 {
-		return time.Time{}
-	}
+	minutes, _ := strconv.ParseInt(a.Name[strings.LastIndex(a.Name, "-")+1:], 10, 64)
 	if t := time.Unix(minutes*60, 0); t.Year() < 3000 {
 		return t
 	}
@@ -228,49 +216,16 @@ func (c *Checker) settleCronAt(known *cronAt, before time.Time) {
 		c.settleDeleted(known.CronAt, before)
 		return
 	}
-	last := known.terms[len(known.terms)-1]
-	if last.suspended || known.changed.After(before) {
+	expression := parse(known.Spec.Schedule)
+	if expression == nil || known.terms[len(known.terms)-1].suspended {
 		return
 	}
-	due := c.lastDue(known, before)
-	status := known.Status
-	recorded := status.LastScheduleTime != nil && !status.LastScheduleTime.Time.Before(due) ||
-		status.Missed != nil && !status.Missed.Last.Time.Before(due) || status.Skipped != nil && !status.Skipped.Last.Time.Before(due)
-	isActive := slices.ContainsFunc(known.ats, func(a *at) bool { return !a.gone && a.Status.Phase != v1alpha1.PhaseDone })
-	switch {
-	case due.IsZero(), recorded:
-	case status.Reason == "", !isActive && (status.Reason == v1alpha1.ReasonAtActive || status.Reason == v1alpha1.ReasonAtBlocked):
-		c.violate(NotLost, known.CronAt, "its time %s is neither recorded nor missed: the last one is %v", due.UTC().Format(time.RFC3339), status.LastScheduleTime)
-	case !isActive && c.Free.Has(known.Namespace):
-		c.violate(NotLost, known.CronAt, "its time %s has come, and nothing blocks it any more, but it says %s: %s", due.UTC().Format(time.RFC3339), status.Reason, status.Message)
-	default:
-		c.Summary.Blocked[status.Reason]++
+	until := known.CreationTimestamp.Time // Nothing has looked at it yet.
+	if known.tally != nil {
+		until = known.tally.until
 	}
-	for _, a := range known.ats {
-		if !a.gone && a.Status.Phase == v1alpha1.PhaseDone && a.doneSince.Before(before) && slices.Contains(a.Finalizers, v1alpha1.FinalizerScheduled) {
-			c.violate(NotLost, a.At, "its finalizer stays")
-		}
+	spread := plan.Seconds(ptr.Deref(known.Spec.SpreadSeconds, 0))
+	if due := expression.Next(until.UTC()); due.Add(spread).Before(before) {
+		c.violate(NotLost, known.CronAt, "its time %s has no At, and counts neither as missed nor as skipped, with reason %q", due.Format(time.RFC3339), known.Status.Reason)
 	}
-}
-
-// lastDue returns the last scheduled time, or the zero time if there is none that can be checked.
-func (c *Checker) lastDue(known *cronAt, before time.Time) time.Time {
-	expression := parse(known.Spec.Schedule, ptr.Deref(known.Spec.TimeZone, ""))
-	if expression == nil {
-		return time.Time{}
-	}
-	before = before.Add(-time.Duration(ptr.Deref(known.Spec.SpreadSeconds, 0)) * time.Second)
-	from := before.Add(-25 * time.Hour)
-	since := known.CreationTimestamp // Nothing has looked at it yet.
-	if observed := known.Status.ObservedSchedule; observed != nil {
-		since = observed.Since
-	}
-	if since.After(from) {
-		from = since.Time
-	}
-	var due time.Time
-	for next := expression.Next(from.UTC()); !next.IsZero() && !next.After(before); next = expression.Next(next) {
-		due = next
-	}
-	return due
 }

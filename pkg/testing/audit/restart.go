@@ -54,10 +54,6 @@ func (c *Checker) addDeployment(w Write, object *appsv1.Deployment) {
 	}
 	before, annotation := d.annotation, object.Spec.Template.Annotations[rollout.AnnotationRestartedAt]
 	d.Deployment, d.changed, d.annotation = object, w.Time, annotation
-	if w.Gone {
-		delete(c.deployments, object.UID)
-		return
-	}
 	restarted, err := time.Parse(time.RFC3339, annotation)
 	if err != nil {
 		return
@@ -137,17 +133,4 @@ func (c *Checker) checkRestarted(a *at, next *v1alpha1.At) {
 func restartsIt(a *at, object *appsv1.Deployment) bool {
 	r := a.Spec.Restart
 	return r != nil && r.Kind == v1alpha1.RestartDeployment && a.Namespace == object.Namespace && r.Name == object.Name
-}
-
-// settleRestart checks a restart that goes on. Only Deployments are checked, and only if the
-// history shows that their rollout has ended: a rollout may take long.
-func (c *Checker) settleRestart(a *at, before time.Time) {
-	for _, d := range c.deployments {
-		if !restartsIt(a, d.Deployment) || d.changed.After(before) {
-			continue
-		}
-		if target := rollout.FromDeployment(d.Deployment); target.Complete || target.Failed {
-			c.violate(NotLost, a.At, "the rollout of its Deployment has ended, but it has not since %s", a.changed.UTC().Format(time.RFC3339))
-		}
-	}
 }
