@@ -351,7 +351,7 @@ func newProgram(ctx context.Context, o *options, config *rest.Config, wallClock 
 		Working: func() bool { return !p.controller.queue.Standby.Load() },
 	}
 	if o.restartAnnotations {
-		p.annotations, err = restartannotation.NewController(ctx, p.cnatClient, p.metadataClient, o.namespace, p.recorder, wallClock)
+		p.annotations, err = restartannotation.NewController(p.cnatClient, p.metadataClient, cronAts, o.namespace, p.recorder, wallClock)
 		if err != nil {
 			return nil, err
 		}

@@ -102,9 +102,8 @@ func TestKeptBounds(t *testing.T) {
 		workload.Annotations = map[string]string{v1alpha1.AnnotationRestartSchedule: text, v1alpha1.AnnotationRestartTimeZone: text, v1alpha1.AnnotationRestartSuspend: text}
 		for kind, kept := range map[string]any{
 			"At": plan.KeepAt(at), "ended At": plan.KeepAt(ended), "ended child": plan.KeepAt(child), "Pod": plan.KeepPod(filled[corev1.Pod](text, entries)),
-			"CronAt":             cronplan.KeepCronAt(filled[v1alpha1.CronAt](text, entries)),
-			"workload":           annotationplan.Keep(workload),
-			"CronAt of workload": annotationplan.KeepCronAt(filled[v1alpha1.CronAt](text, entries)),
+			"CronAt":   cronplan.KeepCronAt(filled[v1alpha1.CronAt](text, entries)),
+			"workload": annotationplan.Keep(workload),
 		} {
 			content, err := json.Marshal(kept)
 			if err != nil {

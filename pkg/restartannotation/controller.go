@@ -64,9 +64,7 @@ type Controller struct {
 
 	// workloads has an informer for each kind, for metadata only.
 	workloads map[v1alpha1.RestartKind]cache.SharedIndexInformer
-	// cronAts has the CronAts that were created from annotations.
-	cronAts informers.CronAtIndexInformer
-	synced  []cache.DoneChecker
+	synced    []cache.DoneChecker
 
 	// The items are workloads (see keyOf).
 	queue *queue.Queue
@@ -84,11 +82,13 @@ type blocked struct {
 }
 
 // NewController returns a controller for the workloads of one namespace, or of all. It
-// has its own informers, which Run starts, because no other controller needs them.
+// has its own informers of these, which Run starts, because no other controller needs them. The
+// informer of CronAts is shared with the controller of CronAts, which sets its transform. The
+// controller is on standby until Run is called.
 func NewController(
-	ctx context.Context,
 	client clientset.Interface,
 	metadataClient metadata.Interface,
+	cronAtInformer informers.TypedCronAtInformer,
 	namespace string,
 	recorder record.EventRecorder,
 	wallClock clock.WithTicker,
@@ -96,19 +96,17 @@ func NewController(
 	c := &Controller{
 		namespace: namespace,
 		workloads: map[v1alpha1.RestartKind]cache.SharedIndexInformer{},
-		cronAts: informers.NewTypedFilteredCronAtInformer(client, namespace, 0, nil, func(options *metav1.ListOptions) {
-			options.LabelSelector = v1alpha1.LabelManagedBy + "=" + v1alpha1.ManagedBy
-		}),
-		queue:   queue.NewRetrying(queueName, nil, wallClock),
-		blocked: map[cache.ObjectName]blocked{},
+		queue:     queue.NewRetrying(queueName, nil, wallClock),
+		blocked:   map[cache.ObjectName]blocked{},
 	}
+	c.queue.Standby.Store(true)
 	c.steps = &annotationsteps.Steps{
 		Client:         client,
 		MetadataClient: metadataClient,
 		Recorder:       recorder,
 		Clock:          wallClock,
 		Workloads:      map[v1alpha1.RestartKind]cache.KeyGetter{},
-		CronAts:        c.cronAts.GetIndexer(),
+		CronAts:        cronAtInformer.Lister(),
 	}
 
 	for _, kind := range annotationsteps.Kinds {
@@ -132,12 +130,9 @@ func NewController(
 		c.workloads[kind], c.steps.Workloads[kind] = informer, informer.GetIndexer()
 		c.synced = append(c.synced, handler.HasSyncedChecker())
 	}
-	if err := c.cronAts.SetTransform(connect.Transform(annotationplan.KeepCronAt)); err != nil {
-		return nil, fmt.Errorf("set the transform of the informer of CronAts: %w", err)
-	}
 	handlers := queue.Handlers(c.enqueueOwner)
 	handlers.UpdateFunc = c.updateCronAt
-	handler, err := c.cronAts.AddTypedEventHandler(handlers)
+	handler, err := cronAtInformer.TypedInformer().AddTypedEventHandler(handlers)
 	if err != nil {
 		return nil, fmt.Errorf("add the event handler for CronAts: %w", err)
 	}
@@ -149,7 +144,7 @@ func NewController(
 // caches have synced. It works with the given number of workers until ctx is done, and
 // returns when the running syncs have finished. Call it only once.
 //
-// On standby, the controller has no caches: its work after a takeover is not urgent.
+// On standby, the controller has no cache of workloads: its work after a takeover is not urgent.
 func (c *Controller) Run(ctx context.Context, workers int) {
 	defer utilruntime.HandleCrashWithContext(ctx)
 	logger := klog.FromContext(ctx)
@@ -157,13 +152,13 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 	if c.waitForPermission(ctx) != nil {
 		return
 	}
+	c.queue.Standby.Store(false) // The informers that start now report all workloads.
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	for _, kind := range annotationsteps.Kinds {
 		informer := c.workloads[kind]
 		wg.Go(func() { informer.RunWithContext(ctx) })
 	}
-	wg.Go(func() { c.cronAts.RunWithContext(ctx) })
 	if !cache.WaitFor(klog.NewContext(ctx, logger.V(2)), "caches of workloads to sync", c.synced...) {
 		return
 	}

@@ -37,7 +37,10 @@ import (
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
 	typedv1alpha1 "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/typed/cnat/v1alpha1"
+	cnatinformers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
 	"programming-kubernetes.info/cnat-controller/pkg/testing/fakeserver"
 	"programming-kubernetes.info/cnat-controller/pkg/testing/harness"
 )
@@ -86,10 +89,17 @@ func (w *world) start() {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	if w.Controller, err = NewController(ctx, client, metadataClient, metav1.NamespaceAll, w.recorder, clock.RealClock{}); err != nil {
+	cronAts := cnatinformers.NewSharedInformerFactory(client, 0).Cnat().V1alpha1().CronAts()
+	if err := cronAts.Informer().SetTransform(connect.Transform(cronplan.KeepCronAt)); err != nil {
 		w.t.Fatal(err)
 	}
-	w.stop = harness.Run(ctx, w.t, func(ctx context.Context) { w.Run(ctx, 2) })
+	if w.Controller, err = NewController(client, metadataClient, cronAts, metav1.NamespaceAll, w.recorder, clock.RealClock{}); err != nil {
+		w.t.Fatal(err)
+	}
+	w.stop = harness.Run(ctx, w.t, func(ctx context.Context) {
+		go cronAts.Informer().RunWithContext(ctx)
+		w.Run(ctx, 2)
+	})
 	w.logged = logged
 	synctest.Wait()
 }

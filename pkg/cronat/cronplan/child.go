@@ -178,8 +178,8 @@ func IsWhole(cronAt *v1alpha1.CronAt) bool {
 	return run.Command != "" || run.Restart != nil
 }
 
-// KeepCronAt returns a copy with only those fields of a CronAt that this package reads
-// from a cache.
+// KeepCronAt returns a copy with only those fields of a CronAt that this package and annotationplan
+// read from a cache. The CronAt of a workload has a small template.
 func KeepCronAt(cronAt *v1alpha1.CronAt) *v1alpha1.CronAt {
 	kept := &v1alpha1.CronAt{
 		ObjectMeta: plan.KeepMeta(cronAt),
@@ -192,6 +192,9 @@ func KeepCronAt(cronAt *v1alpha1.CronAt) *v1alpha1.CronAt {
 	}
 	kept.Annotations = plan.KeepKeys(cronAt.Annotations, keys...)
 	kept.Labels = freeze.Keep(cronAt.Labels)
+	if owner := plan.ControllerOf(cronAt); owner != nil {
+		kept.OwnerReferences = []metav1.OwnerReference{*owner}
+	}
 	if !IsSmall(cronAt) || kept.Annotations[v1alpha1.AnnotationRequester] != cronAt.Annotations[v1alpha1.AnnotationRequester] {
 		kept.Spec.AtTemplate = v1alpha1.AtTemplateSpec{Spec: v1alpha1.RunSpec{Rehearse: cronAt.Spec.AtTemplate.Spec.Rehearse}}
 	}

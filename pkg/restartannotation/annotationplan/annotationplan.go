@@ -68,7 +68,7 @@ type World struct {
 	// none.
 	CronAt *v1alpha1.CronAt
 	// IsLive is true if both were read from the API server in this sync. The caches may be
-	// outdated, and have only CronAts with the label.
+	// outdated, and have only a part of a CronAt.
 	IsLive bool
 	// Now is the wall-clock time.
 	Now time.Time
@@ -133,9 +133,6 @@ func Decide(w World) Decision {
 	case isOrphan(w):
 		d.Action = AdoptCronAt{newOwner(w)}
 		d.Event = newEvent(corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulUpdate, "Adopted CronAt "+w.CronAt.Name)
-	case isOwn && w.CronAt.DeletionTimestamp != nil && w.CronAt.Labels[v1alpha1.LabelManagedBy] != v1alpha1.ManagedBy:
-		// The cache has only CronAts with the label, and does not report its deletion.
-		d.Retry = answer.Blocked(v1alpha1.ReasonCronAtNameConflict, fmt.Errorf("CronAt %s is being deleted", w.CronAt.Name))
 	case isOwn && w.CronAt.DeletionTimestamp != nil:
 		// Its deletion triggers the next step.
 	case want == nil && isOwn && mistake != "" && ptr.Deref(w.CronAt.Spec.Suspend, false):
@@ -326,24 +323,4 @@ func OwnLabels(cronAt *v1alpha1.CronAt) map[string]string {
 // Concerns reports whether a change of a workload requires a decision.
 func Concerns(old, cur *metav1.PartialObjectMetadata) bool {
 	return old.UID != cur.UID || !equality.Semantic.DeepEqual(old.Annotations, cur.Annotations) || old.DeletionTimestamp.IsZero() != cur.DeletionTimestamp.IsZero()
-}
-
-// KeepCronAt returns a copy with only those fields of a CronAt that this package reads
-// and that a patch needs. The CronAt of a workload has a small template.
-func KeepCronAt(cronAt *v1alpha1.CronAt) *v1alpha1.CronAt {
-	kept := &v1alpha1.CronAt{
-		ObjectMeta: plan.KeepMeta(cronAt),
-		Spec:       cronAt.Spec,
-	}
-	kept.Labels = OwnLabels(cronAt)
-	if len(cronAt.OwnerReferences) > 0 {
-		kept.OwnerReferences = []metav1.OwnerReference{{}} // an owner that nobody looks at
-	}
-	if owner := plan.ControllerOf(cronAt); owner != nil {
-		kept.OwnerReferences = []metav1.OwnerReference{*owner}
-	}
-	if !cronplan.IsSmall(cronAt) {
-		kept.Spec.AtTemplate = v1alpha1.AtTemplateSpec{}
-	}
-	return plan.Bounded(kept)
 }

@@ -33,6 +33,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 )
 
@@ -162,7 +163,6 @@ func TestDecide(t *testing.T) {
 		"annotated":                        {workload: newWorkload(berlin), want: "reads; creates 0 3 * * 1-5 Europe/Berlin; Normal SuccessfulCreate Created CronAt deployment-web"},
 		"annotated, the CronAt exists":     {workload: newWorkload(berlin), cronAt: newOwn()},
 		"annotated, deleted workload":      {workload: newWorkload(berlin, gone)},
-		"deleted CronAt, unlabelled":       {workload: newWorkload(berlin), cronAt: newOwn(deleting, unlabelled), want: "reads; retries, blocked: true"},
 		"with a line break at the end":     {workload: newWorkload(annotated(" 0 3 * * 1-5\n", "Europe/Berlin\n", "")), cronAt: newOwn()},
 		"suspended by a user":              {workload: newWorkload(berlin), cronAt: newOwn(suspended)},
 		"a user's label":                   {workload: newWorkload(berlin), cronAt: newOwn(team)},
@@ -204,7 +204,7 @@ func TestDecide(t *testing.T) {
 				w.Workload = Keep(tc.workload)
 			}
 			if tc.cronAt != nil {
-				w.CronAt = KeepCronAt(tc.cronAt)
+				w.CronAt = cronplan.KeepCronAt(tc.cronAt)
 			}
 			d, reads := Decide(w), ""
 			if NeedsLive(w, d) {

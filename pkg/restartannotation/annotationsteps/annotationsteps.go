@@ -38,6 +38,7 @@ import (
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
+	listers "programming-kubernetes.info/cnat-controller/pkg/generated/listers/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/patch"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
@@ -62,10 +63,10 @@ type Steps struct {
 	MetadataClient metadata.Interface
 	Recorder       record.EventRecorder
 	Clock          clock.PassiveClock
-	// Workloads and CronAts have what is in the caches, as annotationplan.Keep and KeepCronAt
-	// return it.
+	// Workloads and CronAts have what is in the caches, as annotationplan.Keep and
+	// cronplan.KeepCronAt return it.
 	Workloads map[v1alpha1.RestartKind]cache.KeyGetter
-	CronAts   cache.KeyGetter
+	CronAts   listers.CronAtLister
 }
 
 // errOutdated is the error if something else has changed the CronAt meanwhile.
@@ -125,11 +126,11 @@ func (s *Steps) read(ctx context.Context, world *annotationplan.World) error {
 // CronAt returns the cached CronAt with the name that belongs to a workload, or nil if
 // there is none.
 func (s *Steps) CronAt(kind v1alpha1.RestartKind, workload cache.ObjectName) *v1alpha1.CronAt {
-	// Reading from a cache cannot fail.
-	if object, exists, _ := s.CronAts.GetByKey(cache.NewObjectName(workload.Namespace, annotationplan.Name(kind, workload.Name)).String()); exists {
-		return object.(*v1alpha1.CronAt)
+	cronAt, err := s.CronAts.CronAts(workload.Namespace).Get(annotationplan.Name(kind, workload.Name))
+	if err != nil { // The only possible error: it is not in the cache.
+		return nil
 	}
-	return nil
+	return cronAt
 }
 
 // take takes the step that was decided, if there is one.
