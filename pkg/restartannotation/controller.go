@@ -22,15 +22,14 @@ package restartannotation
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/metadata/metadatainformer"
@@ -38,20 +37,15 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	informers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
+	listers "programming-kubernetes.info/cnat-controller/pkg/generated/listers/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
-	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/restartannotation/annotationplan"
-	"programming-kubernetes.info/cnat-controller/pkg/restartannotation/annotationsteps"
 )
-
-// queueName is the name of the queue, for its metrics.
-const queueName = "restart_annotations"
 
 // permissionPeriod is the interval at which the controller tries to list the resources
 // that it watches, until it succeeds.
@@ -59,26 +53,23 @@ const permissionPeriod = 10 * time.Second
 
 // Controller creates the CronAts of annotated workloads.
 type Controller struct {
-	steps     *annotationsteps.Steps
-	namespace string
+	client         clientset.Interface
+	metadataClient metadata.Interface
+	namespace      string
+	recorder       record.EventRecorder
+	clock          clock.PassiveClock
 
 	// workloads has an informer for each kind, for metadata only.
 	workloads map[v1alpha1.RestartKind]cache.SharedIndexInformer
+	cronAts   listers.CronAtLister
 	synced    []cache.DoneChecker
 
 	// The items are workloads (see keyOf).
 	queue *queue.Queue
 
-	// blocked has the workloads whose annotations cannot be applied.
+	// blocked has the workloads whose annotations cannot be applied, and the reasons.
 	lock    sync.Mutex
-	blocked map[cache.ObjectName]blocked
-}
-
-// blocked says why the annotations of a workload cannot be applied.
-type blocked struct {
-	uid     types.UID
-	reason  string
-	mistake string // that was reported, or ""
+	blocked map[cache.ObjectName]string
 }
 
 // NewController returns a controller for the workloads of one namespace, or of all. It
@@ -94,23 +85,19 @@ func NewController(
 	wallClock clock.WithTicker,
 ) (*Controller, error) {
 	c := &Controller{
-		namespace: namespace,
-		workloads: map[v1alpha1.RestartKind]cache.SharedIndexInformer{},
-		queue:     queue.NewRetrying(queueName, nil, wallClock),
-		blocked:   map[cache.ObjectName]blocked{},
+		client:         client,
+		metadataClient: metadataClient,
+		namespace:      namespace,
+		recorder:       recorder,
+		clock:          wallClock,
+		workloads:      map[v1alpha1.RestartKind]cache.SharedIndexInformer{},
+		cronAts:        cronAtInformer.Lister(),
+		queue:          queue.NewRetrying("restart_annotations", nil, wallClock),
+		blocked:        map[cache.ObjectName]string{},
 	}
 	c.queue.Standby.Store(true)
-	c.steps = &annotationsteps.Steps{
-		Client:         client,
-		MetadataClient: metadataClient,
-		Recorder:       recorder,
-		Clock:          wallClock,
-		Workloads:      map[v1alpha1.RestartKind]cache.KeyGetter{},
-		CronAts:        cronAtInformer.Lister(),
-	}
-
-	for _, kind := range annotationsteps.Kinds {
-		resource := annotationsteps.Resource(kind)
+	for _, kind := range annotationplan.Kinds {
+		resource := resourceOf(kind)
 		// Without the index by namespace, which is not used.
 		informer := metadatainformer.NewFilteredMetadataInformer(metadataClient, resource, namespace, 0, cache.Indexers{}, connect.Current).Informer()
 		if err := informer.SetTransform(connect.Transform(annotationplan.Keep)); err != nil {
@@ -127,7 +114,7 @@ func NewController(
 		if err != nil {
 			return nil, fmt.Errorf("add the event handler for %s: %w", resource.Resource, err)
 		}
-		c.workloads[kind], c.steps.Workloads[kind] = informer, informer.GetIndexer()
+		c.workloads[kind] = informer
 		c.synced = append(c.synced, handler.HasSyncedChecker())
 	}
 	handlers := queue.Handlers(c.enqueueOwner)
@@ -155,7 +142,7 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 	c.queue.Standby.Store(false) // The informers that start now report all workloads.
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	for _, kind := range annotationsteps.Kinds {
+	for _, kind := range annotationplan.Kinds {
 		informer := c.workloads[kind]
 		wg.Go(func() { informer.RunWithContext(ctx) })
 	}
@@ -181,12 +168,12 @@ func (c *Controller) waitForPermission(ctx context.Context) error {
 // list returns the error from listing the watched resources.
 func (c *Controller) list(ctx context.Context) error {
 	options := metav1.ListOptions{Limit: 1}
-	for _, kind := range annotationsteps.Kinds {
-		if _, err := c.steps.MetadataClient.Resource(annotationsteps.Resource(kind)).Namespace(c.namespace).List(ctx, options); err != nil {
+	for _, kind := range annotationplan.Kinds {
+		if _, err := c.metadataClient.Resource(resourceOf(kind)).Namespace(c.namespace).List(ctx, options); err != nil {
 			return err
 		}
 	}
-	_, err := c.steps.Client.CnatV1alpha1().CronAts(c.namespace).List(ctx, options)
+	_, err := c.client.CnatV1alpha1().CronAts(c.namespace).List(ctx, options)
 	return err
 }
 
@@ -197,7 +184,7 @@ func keyOf(kind v1alpha1.RestartKind, namespace, name string) cache.ObjectName {
 
 // addWorkload enqueues a workload that has the annotations, or a CronAt.
 func (c *Controller) addWorkload(kind v1alpha1.RestartKind, workload *metav1.PartialObjectMetadata) {
-	if annotationplan.IsAnnotated(workload) || c.steps.CronAt(kind, cache.MetaObjectToName(workload)) != nil {
+	if annotationplan.IsAnnotated(workload) || c.cronAt(kind, cache.MetaObjectToName(workload)) != nil {
 		c.queue.Add(keyOf(kind, workload.Namespace, workload.Name))
 	}
 }
@@ -220,36 +207,28 @@ func (c *Controller) enqueueOwner(cronAt *v1alpha1.CronAt) {
 	}
 }
 
-// syncHandler takes the next step for a workload. After an error, it must be retried with
-// back-off. There is never a delay.
+// syncHandler takes the next step for a workload: its watch brings the one after it. After an
+// error, it must be retried with back-off. There is never a delay.
 func (c *Controller) syncHandler(ctx context.Context, key cache.ObjectName) (time.Duration, error) {
 	kind, name, _ := strings.Cut(key.Name, "/")
-	world, decision := c.steps.Sync(ctx, v1alpha1.RestartKind(kind), cache.NewObjectName(key.Namespace, name), func(world *annotationplan.World) annotationplan.Decision {
-		decision := annotationplan.Decide(*world)
-		klog.FromContext(ctx).V(4).Info("Decided", "action", fmt.Sprintf("%T", decision.Action))
-		return decision
-	})
-	c.steps.Record(world, decision.Event)
-	c.report(key, world, decision)
+	world := c.observe(v1alpha1.RestartKind(kind), cache.NewObjectName(key.Namespace, name))
+	decision := c.step(ctx, world)
+	if decision.Event != nil {
+		c.record(world, decision.Event)
+	}
+	c.report(key, decision)
 	return 0, decision.Retry
 }
 
-// report remembers whether the annotations of a workload can be applied, and records an event on it
-// for a new mistake in them. If the decision does not tell, because the cause will disappear within
-// moments, nothing changes.
-func (c *Controller) report(key cache.ObjectName, world *annotationplan.World, decision annotationplan.Decision) {
+// report remembers whether the annotations of a workload can be applied. If the decision does not
+// tell, because the cause will disappear within moments, nothing changes.
+func (c *Controller) report(key cache.ObjectName, decision annotationplan.Decision) {
 	c.lock.Lock()
 	defer c.lock.Unlock()
-	reason := decision.Blocked()
-	switch {
-	case reason == "" && decision.Retry == nil:
+	if reason := decision.Blocked(); reason != "" {
+		c.blocked[key] = reason
+	} else if decision.Retry == nil {
 		delete(c.blocked, key)
-	case reason != "":
-		now := blocked{world.Workload.UID, reason, decision.Mistake}
-		if now.mistake != "" && c.blocked[key] != now {
-			c.steps.Record(world, ptr.To(plan.NewEvent(corev1.EventTypeWarning, reason, now.mistake)))
-		}
-		c.blocked[key] = now
 	}
 }
 
@@ -258,9 +237,5 @@ func (c *Controller) report(key cache.ObjectName, world *annotationplan.World, d
 func (c *Controller) Blocked() map[cache.ObjectName]string {
 	c.lock.Lock()
 	defer c.lock.Unlock()
-	reasons := map[cache.ObjectName]string{}
-	for key, b := range c.blocked {
-		reasons[key] = b.reason
-	}
-	return reasons
+	return maps.Clone(c.blocked)
 }

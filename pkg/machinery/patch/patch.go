@@ -26,22 +26,12 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 )
 
-// Spec returns the patch that changes labels and spec of an object, unless the object was
-// modified in the meantime. It does not touch labels and fields that neither before nor
-// after contains.
-func Spec(object metav1.Object, labelsBefore, labelsAfter map[string]string, before, after any) []byte {
-	patch, err := jsonpatch.CreateMergePatch(
-		encode(map[string]any{"metadata": map[string]any{"labels": labelsBefore}, "spec": before}),
-		encode(map[string]any{"metadata": metadata(object, "labels", labelsAfter), "spec": after}),
-	)
+// Change returns the patch with the differences between two states of an object. If only the second
+// has a UID and a resource version, it applies to no other object and no other version.
+func Change(before, after any) []byte {
+	patch, err := jsonpatch.CreateMergePatch(encode(before), encode(after))
 	utilruntime.Must(err)
 	return patch
-}
-
-// Owner returns the patch that gives an object a single owner, unless the object was
-// modified in the meantime.
-func Owner(object metav1.Object, owner metav1.OwnerReference) []byte {
-	return encode(map[string]any{"metadata": metadata(object, "ownerReferences", []metav1.OwnerReference{owner})})
 }
 
 // WithFinalizer returns the patch that adds a finalizer, unless the object was modified in the
@@ -56,18 +46,14 @@ func WithoutFinalizer(object metav1.Object, finalizer string) []byte {
 	return finalizers(object, slices.DeleteFunc(slices.Clone(object.GetFinalizers()), func(name string) bool { return name == finalizer }))
 }
 
-func finalizers(object metav1.Object, finalizers []string) []byte {
-	return encode(map[string]any{"metadata": metadata(object, "finalizers", finalizers)})
-}
-
-// metadata returns metadata with a field. With UID and version, the API server answers
+// finalizers returns the patch that sets the finalizers. With UID and version, the API server answers
 // Conflict if the object is another one, or was modified. A version that is empty is left out.
-func metadata(object metav1.Object, field string, value any) map[string]any {
-	meta := map[string]any{"uid": object.GetUID(), field: value}
+func finalizers(object metav1.Object, finalizers []string) []byte {
+	meta := map[string]any{"uid": object.GetUID(), "finalizers": finalizers}
 	if version := object.GetResourceVersion(); version != "" {
 		meta["resourceVersion"] = version
 	}
-	return meta
+	return encode(map[string]any{"metadata": meta})
 }
 
 // encode returns a value in JSON. Whatever comes from the API server can be encoded.

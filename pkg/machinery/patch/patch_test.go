@@ -26,24 +26,15 @@ import (
 // they apply to nothing else.
 func TestPatches(t *testing.T) {
 	object := &metav1.ObjectMeta{UID: "uid", ResourceVersion: "7", Finalizers: []string{"others", "ours", "another"}}
-	type spec struct {
-		Schedule string `json:"schedule"`
-		Suspend  bool   `json:"suspend,omitempty"`
-		Command  string `json:"command"`
-	}
 	unversioned := &metav1.ObjectMeta{UID: "uid", Finalizers: []string{"ours"}}
 	for name, tc := range map[string]struct {
 		got  []byte
 		want string
 	}{
-		"spec: differences alone": {
-			Spec(object, map[string]string{"app": "web", "tier": "a", "old": "1"}, map[string]string{"app": "web", "tier": "b"},
-				spec{Schedule: "0 3 * * *", Suspend: true, Command: "true"}, spec{Schedule: "0 4 * * *", Command: "true"}),
-			`{"metadata":{"labels":{"old":null,"tier":"b"},"resourceVersion":"7","uid":"uid"},"spec":{"schedule":"0 4 * * *","suspend":null}}`,
-		},
-		"owner": {
-			Owner(object, metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: "web-uid"}),
-			`{"metadata":{"ownerReferences":[{"apiVersion":"apps/v1","kind":"Deployment","name":"web","uid":"web-uid"}],"resourceVersion":"7","uid":"uid"}}`,
+		"differences alone": {
+			Change(&metav1.ObjectMeta{Name: "web", Labels: map[string]string{"app": "web", "tier": "a", "old": "1"}},
+				&metav1.ObjectMeta{Name: "web", UID: "uid", ResourceVersion: "7", Labels: map[string]string{"app": "web", "tier": "b"}}),
+			`{"labels":{"old":null,"tier":"b"},"resourceVersion":"7","uid":"uid"}`,
 		},
 		"another finalizer":               {WithFinalizer(object, "mine"), `{"metadata":{"finalizers":["others","ours","another","mine"],"resourceVersion":"7","uid":"uid"}}`},
 		"finalizer: those of others stay": {WithoutFinalizer(object, "ours"), `{"metadata":{"finalizers":["others","another"],"resourceVersion":"7","uid":"uid"}}`},

@@ -21,6 +21,7 @@ package annotationplan
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -57,6 +58,9 @@ const (
 // fit into a label.
 const maxNameLength = 52
 
+// Kinds are the kinds of workloads that can be annotated.
+var Kinds = []v1alpha1.RestartKind{v1alpha1.RestartDaemonSet, v1alpha1.RestartDeployment, v1alpha1.RestartStatefulSet}
+
 // World is what is observed of a workload and its CronAt: from the caches or, where NeedsLive says
 // so, from the API server.
 type World struct {
@@ -80,11 +84,8 @@ type Decision struct {
 	// Action is what to do, or nil.
 	Action any
 	// Event must be recorded on the workload after the action succeeded, or immediately if
-	// there is none.
+	// there is none. One of a mistake in the annotations says what to write.
 	Event *plan.Event
-	// Mistake says what is wrong with the annotations and what to write. It must be recorded
-	// once.
-	Mistake string
 	// Retry is non-nil if the step must be retried with back-off, and is the cause.
 	Retry error
 }
@@ -92,24 +93,17 @@ type Decision struct {
 // Blocked returns the reason why the annotations cannot be applied, or "". It is one of
 // the reasons of events in v1alpha1.
 func (d Decision) Blocked() string {
-	switch {
-	case d.Event != nil && d.Event.Type == corev1.EventTypeWarning:
-		return d.Event.Reason
-	case d.Mistake != "":
-		return v1alpha1.ReasonInvalidRestartSchedule
-	default:
+	if d.Event == nil || d.Event.Type != corev1.EventTypeWarning {
 		return ""
 	}
+	return d.Event.Reason
 }
 
 // CreateCronAt means: create the CronAt.
 type CreateCronAt struct{ CronAt *v1alpha1.CronAt }
 
-// PatchCronAt means: set spec and labels of the CronAt to the given ones.
-type PatchCronAt struct{ CronAt *v1alpha1.CronAt }
-
-// AdoptCronAt means: set the owner reference of the CronAt.
-type AdoptCronAt struct{ Owner metav1.OwnerReference }
+// PatchCronAt means: change this version of the CronAt from what is before to what is after.
+type PatchCronAt struct{ Before, After *v1alpha1.CronAt }
 
 // DeleteCronAt means: delete this version of the CronAt.
 type DeleteCronAt struct{}
@@ -127,12 +121,9 @@ func Decide(w World) Decision {
 		return Decision{}
 	}
 	want, mistake := newCronAt(w)
-	isOwn := w.CronAt != nil && metav1.IsControlledBy(w.CronAt, w.Workload)
-	d := Decision{Mistake: mistake}
+	isOwn := w.CronAt != nil && (metav1.IsControlledBy(w.CronAt, w.Workload) || isOrphan(w))
+	var d Decision
 	switch {
-	case isOrphan(w):
-		d.Action = AdoptCronAt{newOwner(w)}
-		d.Event = newEvent(corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulUpdate, "Adopted CronAt "+w.CronAt.Name)
 	case isOwn && w.CronAt.DeletionTimestamp != nil:
 		// Its deletion triggers the next step.
 	case want == nil && isOwn && mistake != "" && ptr.Deref(w.CronAt.Spec.Suspend, false):
@@ -154,10 +145,18 @@ func Decide(w World) Decision {
 			want.Spec.Suspend = w.CronAt.Spec.Suspend
 			delete(want.Labels, v1alpha1.AnnotationRestartSuspend)
 		}
-		if !equality.Semantic.DeepEqual(want.Spec, w.CronAt.Spec) || !equality.Semantic.DeepEqual(want.Labels, OwnLabels(w.CronAt)) {
-			d.Action = PatchCronAt{want}
-			d.Event = newEvent(corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulUpdate, "Updated CronAt "+want.Name)
+		before, verb := ownPart(w.CronAt), "Adopted "
+		if !isOrphan(w) {
+			before.OwnerReferences, verb = want.OwnerReferences, "Updated "
 		}
+		if !equality.Semantic.DeepEqual(want, before) {
+			want.UID, want.ResourceVersion = w.CronAt.UID, w.CronAt.ResourceVersion
+			d.Action = PatchCronAt{before, want}
+			d.Event = newEvent(corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulUpdate, verb+"CronAt "+want.Name)
+		}
+	}
+	if mistake != "" && d.Action == nil {
+		d.Event = newEvent(corev1.EventTypeWarning, v1alpha1.ReasonInvalidRestartSchedule, mistake)
 	}
 	return d
 }
@@ -170,18 +169,6 @@ func isOrphan(w World) bool {
 	}
 	restart := w.CronAt.Spec.AtTemplate.Spec.Restart
 	return restart != nil && restart.Kind == w.Kind && restart.Name == w.Workload.Name && IsAnnotated(w.Workload)
-}
-
-// newOwner returns the owner reference to the workload. It is without blockOwnerDeletion,
-// which would require a permission for the workload.
-func newOwner(w World) metav1.OwnerReference {
-	return metav1.OwnerReference{
-		APIVersion: appsv1.SchemeGroupVersion.String(),
-		Kind:       string(w.Kind),
-		Name:       w.Workload.Name,
-		UID:        w.Workload.UID,
-		Controller: ptr.To(true),
-	}
 }
 
 // nameTaken returns the decision when the name belongs to a CronAt of another owner.
@@ -247,10 +234,17 @@ func newCronAt(w World) (cronAt *v1alpha1.CronAt, mistake string) {
 	}
 	return &v1alpha1.CronAt{
 		ObjectMeta: metav1.ObjectMeta{
-			Name:            Name(w.Kind, w.Workload.Name),
-			Namespace:       w.Workload.Namespace,
-			Labels:          labels,
-			OwnerReferences: []metav1.OwnerReference{newOwner(w)},
+			Name:      Name(w.Kind, w.Workload.Name),
+			Namespace: w.Workload.Namespace,
+			Labels:    labels,
+			// Without blockOwnerDeletion, which would require a permission for the workload.
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: appsv1.SchemeGroupVersion.String(),
+				Kind:       string(w.Kind),
+				Name:       w.Workload.Name,
+				UID:        w.Workload.UID,
+				Controller: ptr.To(true),
+			}},
 		},
 		Spec: spec,
 	}, ""
@@ -280,15 +274,9 @@ func Owner(cronAt *v1alpha1.CronAt) (kind v1alpha1.RestartKind, name string, ok 
 	if owner == nil {
 		return "", "", false
 	}
-	if gv, err := schema.ParseGroupVersion(owner.APIVersion); err != nil || gv.Group != appsv1.GroupName {
-		return "", "", false
-	}
-	switch kind = v1alpha1.RestartKind(owner.Kind); kind {
-	case v1alpha1.RestartDeployment, v1alpha1.RestartStatefulSet, v1alpha1.RestartDaemonSet:
-		return kind, owner.Name, true
-	default:
-		return "", "", false
-	}
+	gv, err := schema.ParseGroupVersion(owner.APIVersion)
+	kind = v1alpha1.RestartKind(owner.Kind)
+	return kind, owner.Name, err == nil && gv.Group == appsv1.GroupName && slices.Contains(Kinds, kind)
 }
 
 // IsAnnotated reports whether a workload has one of the annotations. To be suspended alone
@@ -315,9 +303,16 @@ func Keep(workload *metav1.PartialObjectMetadata) *metav1.PartialObjectMetadata 
 	return kept
 }
 
-// OwnLabels returns those labels of a CronAt that are set from the annotations.
-func OwnLabels(cronAt *v1alpha1.CronAt) map[string]string {
-	return plan.KeepKeys(cronAt.Labels, v1alpha1.LabelManagedBy, v1alpha1.AnnotationRestartSuspend)
+// ownPart returns what of a CronAt is set from the workload and its annotations, but no owner.
+func ownPart(cronAt *v1alpha1.CronAt) *v1alpha1.CronAt {
+	return &v1alpha1.CronAt{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:      cronAt.Name,
+			Namespace: cronAt.Namespace,
+			Labels:    plan.KeepKeys(cronAt.Labels, v1alpha1.LabelManagedBy, v1alpha1.AnnotationRestartSuspend),
+		},
+		Spec: cronAt.Spec,
+	}
 }
 
 // Concerns reports whether a change of a workload requires a decision.

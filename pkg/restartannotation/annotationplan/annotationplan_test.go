@@ -90,17 +90,12 @@ func describe(d Decision) string {
 	case CreateCronAt:
 		parts = append(parts, "creates "+wanted(action.CronAt))
 	case PatchCronAt:
-		parts = append(parts, "updates to "+wanted(action.CronAt))
-	case AdoptCronAt:
-		parts = append(parts, fmt.Sprintf("adopts as %s %s %s", action.Owner.Kind, action.Owner.Name, action.Owner.UID))
+		parts = append(parts, "updates to "+wanted(action.After))
 	case DeleteCronAt:
 		parts = append(parts, "deletes")
 	}
 	if d.Event != nil {
 		parts = append(parts, d.Event.Type+" "+d.Event.Reason+" "+d.Event.Message)
-	}
-	if d.Mistake != "" {
-		parts = append(parts, d.Mistake)
 	}
 	if d.Retry != nil {
 		parts = append(parts, fmt.Sprintf("retries, blocked: %v", errors.Is(d.Retry, answer.ErrBlocked)))
@@ -172,16 +167,16 @@ func TestDecide(t *testing.T) {
 		"an unrelated CronAt":              {workload: newWorkload(berlin), cronAt: newOwn(orphan, unlabelled), want: "reads; Warning CronAtNameConflict CronAt deployment-web already exists and was not created for this Deployment: delete that CronAt.; retries, blocked: true"},
 		"of an earlier workload":           {workload: newWorkload(berlin, young), cronAt: newOwn(earlier), want: "reads; retries, blocked: true"},
 		"of an earlier workload, for long": {workload: newWorkload(berlin), cronAt: newOwn(earlier), want: "reads; Warning CronAtNameConflict CronAt deployment-web already exists and was not created for this Deployment: delete that CronAt.; retries, blocked: true"},
-		"an orphan":                        {workload: newWorkload(berlin), cronAt: newOwn(orphan), want: "reads; adopts as Deployment web web-uid; Normal SuccessfulUpdate Adopted CronAt deployment-web"},
-		"an orphan, broken":                {workload: newWorkload(broken), cronAt: newOwn(orphan), want: `reads; adopts as Deployment web web-uid; Normal SuccessfulUpdate Adopted CronAt deployment-web; annotation cnat.programming-kubernetes.info/restart-schedule "0 25 * * *" is invalid: hour "25": write numbers from 0 to 23, ranges such as 1-4, steps such as */2, lists such as 1,3, or *`},
+		"an orphan":                        {workload: newWorkload(berlin), cronAt: newOwn(orphan), want: "reads; updates to 0 3 * * 1-5 Europe/Berlin; Normal SuccessfulUpdate Adopted CronAt deployment-web"},
+		"an orphan, broken":                {workload: newWorkload(broken), cronAt: newOwn(orphan), want: "reads; deletes; Normal SuccessfulDelete Deleted CronAt deployment-web"},
 		"an orphan, not annotated":         {workload: newWorkload(nil), cronAt: newOwn(orphan)},
 		"an orphan that is being deleted":  {workload: newWorkload(berlin), cronAt: newOwn(orphan, deleting), want: "reads; Warning CronAtNameConflict CronAt deployment-web already exists and was not created for this Deployment: delete that CronAt.; retries, blocked: true"},
 		"an orphan of another workload":    {workload: newWorkload(berlin), cronAt: newOwn(orphan, otherRestart), want: "reads; Warning CronAtNameConflict CronAt deployment-web already exists and was not created for this Deployment: delete that CronAt.; retries, blocked: true"},
 		"an orphan of another kind":        {workload: newWorkload(berlin), cronAt: newOwn(orphan, otherKind), want: "reads; Warning CronAtNameConflict CronAt deployment-web already exists and was not created for this Deployment: delete that CronAt.; retries, blocked: true"},
 		"an orphan with a command":         {workload: newWorkload(berlin), cronAt: newOwn(orphan, command), want: "reads; Warning CronAtNameConflict CronAt deployment-web already exists and was not created for this Deployment: delete that CronAt.; retries, blocked: true"},
-		"a broken schedule":                {workload: newWorkload(broken), want: `annotation cnat.programming-kubernetes.info/restart-schedule "0 25 * * *" is invalid: hour "25": write numbers from 0 to 23, ranges such as 1-4, steps such as */2, lists such as 1,3, or *`},
-		"broken after a valid one":         {workload: newWorkload(broken), cronAt: newOwn(), want: `reads; deletes; Normal SuccessfulDelete Deleted CronAt deployment-web; annotation cnat.programming-kubernetes.info/restart-schedule "0 25 * * *" is invalid: hour "25": write numbers from 0 to 23, ranges such as 1-4, steps such as */2, lists such as 1,3, or *`},
-		"broken while it is suspended":     {workload: newWorkload(broken), cronAt: newOwn(suspended), want: `annotation cnat.programming-kubernetes.info/restart-schedule "0 25 * * *" is invalid: hour "25": write numbers from 0 to 23, ranges such as 1-4, steps such as */2, lists such as 1,3, or *`},
+		"a broken schedule":                {workload: newWorkload(broken), want: `Warning InvalidRestartSchedule annotation cnat.programming-kubernetes.info/restart-schedule "0 25 * * *" is invalid: hour "25": write numbers from 0 to 23, ranges such as 1-4, steps such as */2, lists such as 1,3, or *`},
+		"broken after a valid one":         {workload: newWorkload(broken), cronAt: newOwn(), want: "reads; deletes; Normal SuccessfulDelete Deleted CronAt deployment-web"},
+		"broken while it is suspended":     {workload: newWorkload(broken), cronAt: newOwn(suspended), want: `Warning InvalidRestartSchedule annotation cnat.programming-kubernetes.info/restart-schedule "0 25 * * *" is invalid: hour "25": write numbers from 0 to 23, ranges such as 1-4, steps such as */2, lists such as 1,3, or *`},
 		"suspended by annotation later":    {workload: newWorkload(frozen), cronAt: newOwn(), want: "reads; updates to 0 3 * * 1-5 Europe/Berlin suspended by annotation; Normal SuccessfulUpdate Updated CronAt deployment-web"},
 		"suspended by annotation, again":   {workload: newWorkload(frozen), cronAt: newOwn(byAnnotation)},
 		"and resumed by hand": {
@@ -192,11 +187,11 @@ func TestDecide(t *testing.T) {
 		"by annotation and before by hand": {workload: newWorkload(frozen), cronAt: newOwn(suspended)},
 		"by hand, the annotation is false": {workload: newWorkload(annotated(workdays, zone, "false")), cronAt: newOwn(suspended)},
 		"suspended without a schedule":     {workload: newWorkload(annotated("", "", "true"))},
-		"neither true nor false":           {workload: newWorkload(annotated(workdays, zone, "yes")), cronAt: newOwn(), want: `reads; deletes; Normal SuccessfulDelete Deleted CronAt deployment-web; annotation cnat.programming-kubernetes.info/restart-suspend "yes" is invalid: write true or false`},
+		"neither true nor false":           {workload: newWorkload(annotated(workdays, zone, "yes")), want: `Warning InvalidRestartSchedule annotation cnat.programming-kubernetes.info/restart-suspend "yes" is invalid: write true or false`},
 		"removed while it is suspended":    {workload: newWorkload(nil), cronAt: newOwn(suspended), want: "reads; deletes; Normal SuccessfulDelete Deleted CronAt deployment-web"},
 		"a schedule of leap days":          {workload: newWorkload(annotated("0 0 29 2 *", "", "")), want: "reads; creates 0 0 29 2 * UTC; Normal SuccessfulCreate Created CronAt deployment-web"},
-		"an unknown zone":                  {workload: newWorkload(annotated(workdays, "Europe/Berln", "")), want: `annotation cnat.programming-kubernetes.info/restart-time-zone "Europe/Berln" is unknown: write a name from the IANA time zone database, such as Europe/Berlin`},
-		"a zone alone":                     {workload: newWorkload(annotated("", zone, "")), cronAt: newOwn(), want: `reads; deletes; Normal SuccessfulDelete Deleted CronAt deployment-web; annotation cnat.programming-kubernetes.info/restart-time-zone requires annotation cnat.programming-kubernetes.info/restart-schedule: write a cron expression, such as "0 3 * * 1-5"`},
+		"an unknown zone":                  {workload: newWorkload(annotated(workdays, "Europe/Berln", "")), want: `Warning InvalidRestartSchedule annotation cnat.programming-kubernetes.info/restart-time-zone "Europe/Berln" is unknown: write a name from the IANA time zone database, such as Europe/Berlin`},
+		"a zone alone":                     {workload: newWorkload(annotated("", zone, "")), want: `Warning InvalidRestartSchedule annotation cnat.programming-kubernetes.info/restart-time-zone requires annotation cnat.programming-kubernetes.info/restart-schedule: write a cron expression, such as "0 3 * * 1-5"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := World{Kind: v1alpha1.RestartDeployment, Now: now}
