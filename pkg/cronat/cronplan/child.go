@@ -95,7 +95,7 @@ func scheduledTime(cronAt *v1alpha1.CronAt, at *v1alpha1.At) time.Time {
 		return annotated.UTC()
 	}
 	instant, err := time.Parse(time.RFC3339, at.Spec.Schedule)
-	if instant = instant.Add(-shiftOf(cronAt)); err == nil && at.Name == childName(cronAt, instant) {
+	if instant = instant.Add(-shiftOf(cronAt.UID, ptr.Deref(cronAt.Spec.SpreadSeconds, 0))); err == nil && at.Name == childName(cronAt, instant) {
 		return instant.UTC()
 	}
 	return time.Time{}

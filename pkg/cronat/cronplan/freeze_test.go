@@ -30,7 +30,7 @@ func TestFreeze(t *testing.T) {
 	}
 	christmas := frozen(ten.Add(-minute), ten.Add(90*minute))
 	shifted := newCronAt(spreadBy(3600))
-	due := ten.Add(shiftOf(shifted))
+	due := ten.Add(shiftOf(shifted.UID, 3600))
 	check(t, map[string]row{
 		"in it, before the time": {cronAt: newCronAt(), freezes: christmas, now: ten.Add(-second), want: "writes message=Freeze christmas holds until 11:30: Change freeze, nextScheduleTime=12:00, reason=Frozen; after 1s"},
 		"in it, the time is skipped": {

@@ -22,6 +22,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -29,27 +30,27 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/zones"
 )
 
-// parse returns the schedule of a spec. The error is a sentence that says what is wrong
-// and what to write.
-func parse(spec *v1alpha1.CronAtSpec) (*cronexpr.Schedule, error) {
-	location, err := zones.Load(ptr.Deref(spec.TimeZone, "UTC"))
+// parse returns the schedule of a cron expression in a time zone. The error is a sentence that says
+// what is wrong and what to write.
+func parse(expression, timeZone string) (*cronexpr.Schedule, error) {
+	location, err := zones.Load(timeZone)
 	if err != nil {
 		return nil, err
 	}
 	// The CRD refuses this, too.
-	if strings.Contains(spec.Schedule, "TZ") {
-		return nil, fmt.Errorf("spec.schedule %q has a time zone: set spec.timeZone", spec.Schedule)
+	if strings.Contains(expression, "TZ") {
+		return nil, fmt.Errorf("spec.schedule %q has a time zone: set spec.timeZone", expression)
 	}
-	schedule, err := cronexpr.Parse(spec.Schedule, location)
+	schedule, err := cronexpr.Parse(expression, location)
 	if err != nil {
-		return nil, fmt.Errorf("spec.schedule %q is invalid: %w", spec.Schedule, err)
+		return nil, fmt.Errorf("spec.schedule %q is invalid: %w", expression, err)
 	}
 	return schedule, nil
 }
 
 // Validate returns an error if the schedule of a spec is invalid.
 func Validate(spec *v1alpha1.CronAtSpec) error {
-	_, err := parse(spec)
+	_, err := parse(spec.Schedule, ptr.Deref(spec.TimeZone, "UTC"))
 	return err
 }
 
@@ -76,14 +77,13 @@ func errNever(spec *v1alpha1.CronAtSpec) error {
 	return fmt.Errorf("spec.schedule %q has no time within the next five years", spec.Schedule)
 }
 
-// shiftOf returns how long after their scheduled time the Ats of a CronAt are due. It
-// depends only on the UID, so it never changes.
-func shiftOf(cronAt *v1alpha1.CronAt) time.Duration {
-	spread := ptr.Deref(cronAt.Spec.SpreadSeconds, 0)
+// shiftOf returns how long after their scheduled time the Ats of a CronAt are due, with the given
+// spec.spreadSeconds. It depends only on the UID, so it never changes.
+func shiftOf(uid types.UID, spread int32) time.Duration {
 	if spread <= 0 {
 		return 0
 	}
 	hash := fnv.New32a()
-	_, _ = hash.Write([]byte(cronAt.UID))
+	_, _ = hash.Write([]byte(uid))
 	return time.Duration(hash.Sum32()%uint32(spread)) * time.Second
 }

@@ -41,7 +41,7 @@ func TestParseErrors(t *testing.T) {
 		{"0 3 * * *", "Mars/Olympus", `spec.timeZone "Mars/Olympus" is unknown`},
 		{"0 3 * * *", "Local", `spec.timeZone "Local" is unknown`},
 	} {
-		_, err := parse(&v1alpha1.CronAtSpec{Schedule: tc.schedule, TimeZone: &tc.timeZone})
+		_, err := parse(tc.schedule, tc.timeZone)
 		if err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s in %s: got %v, want %s", tc.schedule, tc.timeZone, err, tc.want)
 		}
@@ -97,10 +97,9 @@ func TestSpread(t *testing.T) {
 		var started [60]int
 		for range 1000 {
 			uid := fmt.Sprintf("%08x-%04x-4%03x-a%03x-%012x", random.Uint32(), random.IntN(1<<16), random.IntN(1<<12), random.IntN(1<<12), random.Int64N(1<<48))
-			cronAt := &v1alpha1.CronAt{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid)}, Spec: v1alpha1.CronAtSpec{SpreadSeconds: ptr.To[int32](60)}}
-			shift := shiftOf(cronAt)
+			shift := shiftOf(types.UID(uid), 60)
 			started[shift/time.Second]++
-			if again := shiftOf(cronAt); again != shift {
+			if again := shiftOf(types.UID(uid), 60); again != shift {
 				t.Fatalf("%s, and then %s", shift, again)
 			}
 		}
@@ -109,7 +108,7 @@ func TestSpread(t *testing.T) {
 	if most > 40 {
 		t.Errorf("%d start in one second", most)
 	}
-	if shift := shiftOf(&v1alpha1.CronAt{}); shift != 0 {
+	if shift := shiftOf("uid", 0); shift != 0 {
 		t.Errorf("without spreadSeconds, it is shifted by %s", shift)
 	}
 }

@@ -68,7 +68,7 @@ func newView(w World) *view {
 		v.status.ObservedSchedule = observed(v.CronAt)
 	}
 	// What was due before an edit follows the schedule before the edit.
-	err := v.follow(v.status.ObservedSchedule)
+	err := v.follow()
 	for _, at := range v.children {
 		v.record(scheduledTime(v.CronAt, at), at.Name)
 		completed := at.Status.CompletionTime
@@ -77,7 +77,7 @@ func newView(w World) *view {
 		}
 	}
 	if v.observe() {
-		err = v.follow(v.status.ObservedSchedule)
+		err = v.follow()
 	}
 	if v.schedule != nil && !isSuspended(v.CronAt) {
 		latest := v.schedule.Latest(v.floor(), v.Now.Add(-v.shift))
@@ -122,16 +122,11 @@ func observed(cronAt *v1alpha1.CronAt) *v1alpha1.ObservedSchedule {
 	}
 }
 
-// follow makes the scheduled times those of an observed schedule.
-func (v *view) follow(observed *v1alpha1.ObservedSchedule) error {
-	cronAt := &v1alpha1.CronAt{ObjectMeta: metav1.ObjectMeta{UID: v.CronAt.UID}}
-	cronAt.Spec.Schedule, cronAt.Spec.SpreadSeconds = observed.Schedule, &observed.SpreadSeconds
-	if observed.TimeZone != "" {
-		cronAt.Spec.TimeZone = &observed.TimeZone
-	}
-	var err error
-	v.schedule, err = parse(&cronAt.Spec)
-	v.shift = shiftOf(cronAt)
+// follow makes the scheduled times those of the observed schedule.
+func (v *view) follow() (err error) {
+	observed := v.status.ObservedSchedule
+	v.schedule, err = parse(observed.Schedule, cmp.Or(observed.TimeZone, "UTC"))
+	v.shift = shiftOf(v.CronAt.UID, observed.SpreadSeconds)
 	return err
 }
 
@@ -144,7 +139,7 @@ func (v *view) observe() (edited bool) {
 	// If several edits were not observed, one of them may have changed the schedule, and
 	// another may have reverted that.
 	edited = *before != *is || suspended && !suspend || v.CronAt.Generation-v.CronAt.Status.ObservedGeneration > 1
-	shift := shiftOf(v.CronAt)
+	shift := shiftOf(v.CronAt.UID, is.SpreadSeconds)
 	if edited || suspend && !suspended {
 		until := v.editedAt().Add(-v.shift)
 		if shift < v.shift && before.Schedule == is.Schedule && before.TimeZone == is.TimeZone {
