@@ -35,6 +35,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
 )
 
 // IsNotFound reports whether the API server answered that the object with the given name
@@ -102,12 +103,18 @@ func IsConflict(err error, name string) bool {
 // the given name. For an answer that is not a Status, client-go makes up a reason and
 // details, and adds a cause.
 func isAbout(err error, name string) bool {
+	status, details := statusOf(err)
+	return status != nil && status.Details != nil && details.Name == name && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
+}
+
+// statusOf returns the answer that an error is or wraps, or nil, and its details.
+func statusOf(err error) (*metav1.Status, metav1.StatusDetails) {
 	var answer apierrors.APIStatus
 	if !errors.As(err, &answer) {
-		return false
+		return nil, metav1.StatusDetails{}
 	}
-	details := answer.Status().Details
-	return details != nil && details.Name == name && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
+	status := answer.Status()
+	return &status, ptr.Deref(status.Details, metav1.StatusDetails{})
 }
 
 // IsInvalid reports whether the API server's own validation refuses an object of the given
@@ -115,33 +122,25 @@ func isAbout(err error, name string) bool {
 // and may answer differently later. Only the API server's own answer has this prefix in its
 // message.
 func IsInvalid(err error, kind schema.GroupKind) bool {
-	var answer apierrors.APIStatus
-	if !apierrors.IsInvalid(err) || !errors.As(err, &answer) {
-		return false
-	}
-	details := answer.Status().Details
-	return details != nil && details.Kind == kind.Kind && len(details.Causes) > 0 &&
-		strings.HasPrefix(answer.Status().Message, fmt.Sprintf("%s %q is invalid: ", kind, details.Name))
+	status, details := statusOf(err)
+	return apierrors.IsInvalid(err) && details.Kind == kind.Kind && len(details.Causes) > 0 &&
+		strings.HasPrefix(status.Message, fmt.Sprintf("%s %q is invalid: ", kind, details.Name))
 }
 
 // ExceedsQuota reports whether a quota has no room for an object of the given resource.
 func ExceedsQuota(err error, resource string) bool {
-	var answer apierrors.APIStatus
-	if !apierrors.IsForbidden(err) || !errors.As(err, &answer) {
-		return false
-	}
-	status := answer.Status()
-	return status.Details != nil && status.Details.Kind == resource && strings.Contains(status.Message, "exceeded quota: ")
+	status, details := statusOf(err)
+	return apierrors.IsForbidden(err) && details.Kind == resource && strings.Contains(status.Message, "exceeded quota: ")
 }
 
 // IsTransient reports whether a request that failed with err may soon succeed without
 // intervention.
 func IsTransient(err error) bool {
-	var answer apierrors.APIStatus
 	switch apierrors.ReasonForError(err) {
 	case metav1.StatusReasonUnknown: // etcd's own errors, and no answer at all
 		// A webhook that denies an object may omit the reason.
-		return !errors.As(err, &answer) || answer.Status().Code >= http.StatusInternalServerError
+		status, _ := statusOf(err)
+		return status == nil || status.Code >= http.StatusInternalServerError
 	case metav1.StatusReasonNotFound: // by a proxy that does not reach the API server
 		return apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 	case metav1.StatusReasonConflict, // of the quota's count
@@ -216,13 +215,12 @@ func Truncate(text string, most int) string {
 // which may quote what a user or a webhook wrote, by the code of its answer. If something blocks an
 // object, it returns the reason. The rest of an error, such as what was tried, is this program's own.
 func ForLog(err error) string {
-	var status apierrors.APIStatus
 	switch e := err.(type) { //nolint:errorlint // The causes come next.
 	case apierrors.APIStatus:
 		code := int(e.Status().Code)
 		return strings.TrimSpace(fmt.Sprint(code, " ", http.StatusText(code)))
 	case *blocked:
-		if errors.As(e.cause, &status) {
+		if status, _ := statusOf(e.cause); status != nil {
 			return e.reason + ": " + ForLog(e.cause)
 		}
 		return e.reason
