@@ -36,35 +36,28 @@ type order struct {
 	lanes   [2]lane
 	entries map[cache.ObjectName]entry
 	pushed  int
-	waiting map[string]int // the number of items in the queue, by namespace
 
 	total, perNamespace int            // see Queue.StartLimited
 	inFlight            map[string]int // by namespace
 	allInFlight         int
-	isShutDown          bool
 }
 
 var _ workqueue.Queue[cache.ObjectName] = &order{}
 
 func newOrder(dueSince func(cache.ObjectName) time.Time) *order {
-	o := &order{dueSince: dueSince, entries: map[cache.ObjectName]entry{}, waiting: map[string]int{}, inFlight: map[string]int{}}
-	o.start(maxInFlight, maxInFlight)
+	o := &order{dueSince: dueSince, entries: map[cache.ObjectName]entry{}, inFlight: map[string]int{}}
+	o.limit(maxInFlight, maxInFlight)
 	for i := range o.lanes {
 		o.lanes[i].items = map[string]*btree.BTreeG[entry]{}
 	}
 	return o
 }
 
-func (o *order) start(total, perNamespace int) {
+// limit limits the items in flight. Without a total, nothing begins.
+func (o *order) limit(total, perNamespace int) {
 	o.lock.Lock()
 	defer o.lock.Unlock()
 	o.total, o.perNamespace = total, perNamespace
-}
-
-func (o *order) shutDown() {
-	o.lock.Lock()
-	defer o.lock.Unlock()
-	o.isShutDown = true
 }
 
 // Touch implements workqueue.Queue: an item that is in the queue may have become due.
@@ -83,7 +76,6 @@ func (o *order) Push(item cache.ObjectName) {
 	defer o.lock.Unlock()
 	o.pushed++
 	o.insert(item, o.pushed)
-	o.waiting[item.Namespace]++
 }
 
 func (o *order) insert(item cache.ObjectName, number int) {
@@ -107,9 +99,11 @@ func (o *order) laneOf(e entry) *lane {
 func (o *order) Len() int {
 	o.lock.Lock()
 	defer o.lock.Unlock()
-	for namespace := range o.waiting { // There are few in flight, so few are not open.
-		if !o.isShutDown && o.isOpen(namespace) {
-			return len(o.entries)
+	for _, lane := range o.lanes {
+		for namespace, items := range lane.items { // There are few in flight, so few are not open.
+			if items.Len() > 0 && o.isOpen(namespace) {
+				return len(o.entries)
+			}
 		}
 	}
 	return 0
@@ -131,9 +125,6 @@ func (o *order) Pop() cache.ObjectName {
 func (o *order) begin(item cache.ObjectName) {
 	if delete(o.entries, item); len(o.entries) == 0 {
 		o.entries = map[cache.ObjectName]entry{} // A map never shrinks.
-	}
-	if o.waiting[item.Namespace]--; o.waiting[item.Namespace] == 0 {
-		delete(o.waiting, item.Namespace)
 	}
 	o.inFlight[item.Namespace]++
 	o.allInFlight++

@@ -91,7 +91,7 @@ func (q *Queue) Start(perNamespace int) (goroutines int) {
 
 // StartLimited is Start with a total.
 func (q *Queue) StartLimited(total, perNamespace int) (goroutines int) {
-	q.order.start(total, perNamespace)
+	q.order.limit(total, perNamespace)
 	return total
 }
 
@@ -117,7 +117,7 @@ func (q *Queue) Done(item cache.ObjectName) {
 
 // ShutDown ends the queue. The items in it are not processed.
 func (q *Queue) ShutDown() {
-	q.order.shutDown()
+	q.order.limit(0, 0)
 	q.TypedRateLimitingInterface.ShutDown()
 }
 

@@ -76,7 +76,7 @@ func TestOrder(t *testing.T) {
 					t.Errorf("order (-want +got):\n%s", diff)
 				}
 			}
-			if len(q.waiting)+len(q.inFlight)+q.allInFlight+len(q.entries) != 0 {
+			if len(q.inFlight)+q.allInFlight+len(q.entries) != 0 {
 				t.Errorf("something is left: %+v", q)
 			}
 		})
