@@ -24,7 +24,7 @@
 #   hack/simulate.sh -mutants                         breaks the program in all known ways, and expects that it is noticed
 #
 # Without -seed, the first seed is the time. An odd seed gives the same history for some hours,
-# until two timers end at the same instant; an even one has preflights, whose order differs sooner.
+# until two timers end at the same instant or two handlers act on an event; an even one has preflights, whose order differs sooner.
 
 set -o errexit -o nounset -o pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
