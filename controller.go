@@ -53,7 +53,6 @@ const controllerName = "cnat-controller"
 // Controller runs the command of each At once, at its scheduled time, in a Pod that the
 // At owns.
 type Controller struct {
-	cache  *steps.Cache
 	synced []cache.DoneChecker
 	nodes  *nodecache.Cache
 
@@ -87,7 +86,7 @@ func NewController(
 	if err != nil {
 		return nil, err
 	}
-	c := &Controller{cache: known, clock: wallClock}
+	c := &Controller{clock: wallClock}
 	c.queue = queue.NewRetrying("ats", c.dueSince, wallClock)
 	c.queue.Standby.Store(true)
 	logger := klog.FromContext(ctx)
@@ -103,15 +102,15 @@ func NewController(
 	if err != nil {
 		return nil, fmt.Errorf("add the event handler for Pods: %w", err)
 	}
-	if c.nodes, err = nodecache.New(kubeClient, nodeInformer, func(node string) { c.enqueueAts(c.cache.OnNode(node)) }); err != nil {
+	if c.nodes, err = nodecache.New(kubeClient, nodeInformer, func(node string) { c.enqueueAts(c.steps.OnNode(node)) }); err != nil {
 		return nil, err
 	}
 	if preflights != nil {
 		c.preflight = preflight.New(*preflights, c.nodes.List, defaults, wallClock)
-		c.checks = c.preflight.Ats(c.cache.Ats)
+		c.checks = c.preflight.Ats(known.Ats)
 		c.checks.Notify(c.queue.Add)
 	}
-	c.steps = steps.New(c.cache, kubeClient, cnatClient, c.nodes, cronAtInformer, freezes, recorder, wallClock, defaults)
+	c.steps = steps.New(known, kubeClient, cnatClient, c.nodes, cronAtInformer, freezes, recorder, wallClock, defaults)
 	freezes.Notify(c.enqueueFrozen)
 	c.synced = []cache.DoneChecker{atHandler.HasSyncedChecker(), podHandler.HasSyncedChecker(), freezes}
 	return c, nil
@@ -195,7 +194,7 @@ func (c *Controller) addAt(logger klog.Logger, at *v1alpha1.At, isInInitialList 
 // sync that wrote it has said when the next sync is. It also ignores each status of an At that is
 // being retried, because its message may change with each refusal of the Pod.
 func (c *Controller) updateAt(logger klog.Logger, old, cur *v1alpha1.At) {
-	isOwn := c.cache.Written.Seen(cur)
+	isOwn := c.steps.Written.Seen(cur)
 	if old.UID != cur.UID {
 		// The informer missed that the old one was deleted before a new one of that name was
 		// created.
@@ -224,7 +223,7 @@ func (c *Controller) updateAt(logger klog.Logger, old, cur *v1alpha1.At) {
 		c.enqueueParent(cur)
 	}
 	if plan.ConcernsChildren(old, cur) {
-		c.enqueueAts(c.cache.ChildrenOf(name))
+		c.enqueueAts(c.steps.ChildrenOf(name))
 	}
 }
 
@@ -233,11 +232,11 @@ func (c *Controller) deleteAt(logger klog.Logger, at informers.DeletedAt) {
 	// An At of that name may already have been created again.
 	c.steps.Failures.Forget(at.GetObjectName())
 	if at.OptionalObj != nil {
-		c.cache.Written.Forget(at.OptionalObj.UID)
+		c.steps.Written.Forget(at.OptionalObj.UID)
 		c.enqueueParent(at.OptionalObj)
 	}
 	c.queue.Add(at.GetObjectName())
-	c.enqueueAts(c.cache.ChildrenOf(at.GetObjectName()))
+	c.enqueueAts(c.steps.ChildrenOf(at.GetObjectName()))
 }
 
 // childrenPeriod is how long changes of an At's children are collected before the At is
@@ -255,8 +254,13 @@ func (c *Controller) enqueueParent(child *v1alpha1.At) {
 // enqueueFrozen enqueues what a Freeze holds, after a change of Freezes. What one of them begins to
 // hold notices that when it is due.
 func (c *Controller) enqueueFrozen() {
-	ats, _ := c.cache.Ats.List(labels.Everything()) // Reading from a cache cannot fail.
-	c.enqueueAts(sorted.ByName(slices.DeleteFunc(ats, func(at *v1alpha1.At) bool { return !plan.IsFrozen(at) })))
+	c.enqueueAts(c.ats(plan.IsFrozen))
+}
+
+// ats returns the Ats in the cache that are wanted.
+func (c *Controller) ats(wanted func(*v1alpha1.At) bool) []*v1alpha1.At {
+	ats, _ := c.steps.Ats.List(labels.Everything()) // Reading from a cache cannot fail.
+	return sorted.ByName(slices.DeleteFunc(ats, func(at *v1alpha1.At) bool { return !wanted(at) }))
 }
 
 func (c *Controller) enqueueAts(ats []*v1alpha1.At) {
@@ -278,14 +282,11 @@ func (c *Controller) enqueueOwner(pod *corev1.Pod) {
 // event. This finds those that are left from before start, when the controller started, and those
 // for which time must pass.
 func (c *Controller) sweep(isFirst bool, start time.Time) {
-	ats, _ := c.cache.Ats.List(labels.Everything()) // Reading from a cache cannot fail.
-	if !isFirst {
-		ats = slices.DeleteFunc(ats, func(at *v1alpha1.At) bool { return plan.IsFarOff(at, c.clock.Now(), queue.Horizon) })
-	}
-	for _, at := range sorted.ByName(ats) {
+	mayHaveStep := func(at *v1alpha1.At) bool { return isFirst || !plan.IsFarOff(at, c.clock.Now(), queue.Horizon) }
+	for _, at := range c.ats(mayHaveStep) {
 		c.enqueueStep(at, isFirst && plan.WantsForecastAtStart(at, start, c.clock.Now()))
 	}
-	for _, pod := range c.cache.Orphans() {
+	for _, pod := range c.steps.Orphans() {
 		c.enqueueOwner(pod)
 	}
 }
@@ -294,7 +295,7 @@ func (c *Controller) sweep(isFirst bool, start time.Time) {
 // that is now.
 func (c *Controller) enqueueStep(at *v1alpha1.At, hasStep bool) {
 	name := cache.MetaObjectToName(at)
-	world := c.cache.World(name)
+	world := c.steps.World(name)
 	world.Rehearses = c.checks.Rehearses()
 	c.steps.ObserveNow(world)
 	decision := plan.Decide(*world)
@@ -306,11 +307,11 @@ func (c *Controller) enqueueStep(at *v1alpha1.At, hasStep bool) {
 // dueSince returns the time of an At that is due and has no Pod yet, or zero: these go first in the
 // queue.
 func (c *Controller) dueSince(name cache.ObjectName) time.Time {
-	at := c.cache.At(name)
-	if at == nil || len(c.cache.PodsOf(name)) > 0 {
+	at := c.steps.At(name)
+	if at == nil || len(c.steps.PodsOf(name)) > 0 {
 		return time.Time{}
 	}
-	if state, _ := plan.StateOf(at, c.cache.ParentOf(at), c.clock.Now()); state != plan.StateDue && state != plan.StateFrozen {
+	if state, _ := plan.StateOf(at, c.steps.ParentOf(at), c.clock.Now()); state != plan.StateDue && state != plan.StateFrozen {
 		return time.Time{}
 	}
 	due, _ := plan.Instant(&at.Spec)

@@ -124,7 +124,7 @@ func newFixture(t *testing.T, w world, clock clock.WithTicker) *fixture {
 	}
 	t.Cleanup(c.queue.ShutDown)
 	c.queue.Standby.Store(false)
-	c.cache.Freshness.Claim(clock.Now()) // so that a sync does not go on after the creation of a Pod
+	c.steps.Freshness.Claim(clock.Now()) // so that a sync does not go on after the creation of a Pod
 	f.Controller = c
 	for _, pod := range w.cachedPods {
 		if err := pods.Informer().GetStore().Add(plan.KeepPod(pod)); err != nil {
@@ -350,7 +350,7 @@ func TestSyncHandler(t *testing.T) {
 				time.Sleep(time.Until(due.Add(tc.after)))
 				f := newFixture(t, world{ats: tc.ats, cachedPods: tc.cachedPods, livePods: tc.livePods, liveAts: tc.liveAts}, clock.RealClock{})
 				if tc.written != nil {
-					f.cache.Written.Remember(tc.written)
+					f.steps.Written.Remember(tc.written)
 				}
 				f.answer(tc.faults)
 				before := counted(t)
@@ -479,16 +479,16 @@ func TestHandlers(t *testing.T) {
 	} {
 		t.Run(testName, func(t *testing.T) {
 			f := newFixture(t, world{ats: []*v1alpha1.At{newAt()}}, clock.RealClock{})
-			f.cache.Written.Remember(newAt(newerVersion, running))
+			f.steps.Written.Remember(newAt(newerVersion, running))
 			f.queue.Standby.Store(true)
 			tc.event(f.Controller)
 			if f.queue.Len() > 0 {
 				t.Error("a standby enqueues it")
 			}
-			if keeps := f.cache.Written.Latest(newAt()).Status.Phase == v1alpha1.PhaseRunning; keeps != tc.keeps {
+			if keeps := f.steps.Written.Latest(newAt()).Status.Phase == v1alpha1.PhaseRunning; keeps != tc.keeps {
 				t.Errorf("what was written is kept: %v", keeps)
 			}
-			f.cache.Written.Remember(newAt(newerVersion, running))
+			f.steps.Written.Remember(newAt(newerVersion, running))
 			f.queue.Standby.Store(false)
 			tc.event(f.Controller)
 			if got := f.queue.Len() == 1; got != tc.enqueue {
@@ -624,7 +624,7 @@ func newStage(t *testing.T, workers int, answer func(s *stage, request *http.Req
 func (s *stage) addPreflights() {
 	clients := preflight.Clients{Cnat: s.steps.CnatClient, Kube: s.steps.KubeClient, QPS: 5, Rehearsals: 10, NamespaceRehearsals: 2}
 	s.preflight = preflight.New(clients, s.nodes.List, defaults, clock.RealClock{})
-	s.checks = s.preflight.Ats(s.cache.Ats)
+	s.checks = s.preflight.Ats(s.steps.Ats)
 	s.checks.Notify(s.queue.Add)
 }
 

@@ -136,11 +136,11 @@ func (w *World) needs(d Decision) Reads {
 // needsOfStatus returns what must be read before a status is written.
 func (w *World) needsOfStatus(status *v1alpha1.AtStatus) Reads {
 	before, pod, target := &w.At.Status, w.pod(), TrueCondition(status.Conditions, v1alpha1.ConditionFailureTarget)
-	if before.Phase == v1alpha1.PhaseDone {
+	if isDone(w.At) {
 		return LiveAt // The cache lacks its messages.
 	}
 	hasEndedPod := pod != nil && status.Pod != nil && pod.UID == status.Pod.UID && hasEnded(pod)
-	ends := status.Phase == v1alpha1.PhaseDone && before.Phase != v1alpha1.PhaseDone && !hasEndedPod
+	ends := status.Phase == v1alpha1.PhaseDone && !hasEndedPod
 	losesNode := target != nil && target.Reason == v1alpha1.ReasonNodeGone && failureTarget(w.At) == nil
 	starts := status.Nodes != nil && before.Nodes == nil || status.Restart != nil && before.Restart == nil
 	// A child that is missing counts as failed, and all may start when they have been created.

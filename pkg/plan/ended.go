@@ -37,7 +37,8 @@ func (v *view) decideEnded() Decision {
 		return v.writeDone(pod, v1alpha1.ReasonCompleted, message)
 	}
 	reason, message := failureReason(pod)
-	if hasNotRun(pod) && !isRecordedRunning(at, pod) && target == nil {
+	hasRun := recorded(at) && at.Status.Pod.Phase == corev1.PodRunning || !hasNotRun(pod)
+	if !hasRun && target == nil {
 		return v.decideNotStarted(reason, message)
 	}
 	n, _ := failures(pod)
@@ -68,12 +69,6 @@ func (v *view) decideGone() Decision {
 // report how the Pod ended.
 func (v *view) decideAbandoned() Decision {
 	return v.writeDone(v.pod, v1alpha1.ReasonPodLost, fmt.Sprintf("Pod %s was force-deleted, and its node has not reported how it ended; the command will not run again.", v.pod.Name))
-}
-
-// isRecordedRunning reports whether the status says that a Pod has run.
-func isRecordedRunning(at *v1alpha1.At, pod *corev1.Pod) bool {
-	recorded := at.Status.Pod
-	return recorded != nil && recorded.UID == pod.UID && recorded.Phase == corev1.PodRunning
 }
 
 // decideNotStarted decides for an At whose Pod failed before anything of it started. Another Pod

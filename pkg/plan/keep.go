@@ -60,7 +60,10 @@ func IsSmall(run *v1alpha1.RunSpec) bool {
 // not read again, unless by its parent.
 func KeepAt(at *v1alpha1.At) *v1alpha1.At {
 	kept := &v1alpha1.At{ObjectMeta: KeepMeta(at), Spec: at.Spec, Status: at.Status}
-	kept.Spec.Template, kept.Spec.Nodes = nil, keepNodes(at.Spec.Nodes)
+	kept.Spec.Template = nil
+	if nodes := at.Spec.Nodes; nodes != nil {
+		kept.Spec.Nodes = &v1alpha1.AtNodes{MaxConcurrent: nodes.MaxConcurrent, MaxFailed: nodes.MaxFailed} // no selector
+	}
 	if !IsSmall(&at.Spec.RunSpec) || at.Generation != 1 || isDone(at) {
 		kept.Spec.Command = ""
 	}
@@ -147,14 +150,6 @@ func keepFinalizers(from []string) []string {
 	}
 	kept := slices.DeleteFunc([]string{v1alpha1.FinalizerTracking, v1alpha1.FinalizerScheduled}, func(own string) bool { return !slices.Contains(from, own) })
 	return append(kept, from[:maxKeptFinalizers]...)
-}
-
-// keepNodes returns spec.nodes without the selector.
-func keepNodes(from *v1alpha1.AtNodes) *v1alpha1.AtNodes {
-	if from == nil {
-		return nil
-	}
-	return &v1alpha1.AtNodes{MaxConcurrent: from.MaxConcurrent, MaxFailed: from.MaxFailed}
 }
 
 // KeepPod returns a copy with only those fields of a Pod that this package reads.

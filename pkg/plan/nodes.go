@@ -39,9 +39,7 @@ const noNodesMessage = "No node matches spec.nodes: check the labels (kubectl ge
 func (v *view) startNodes() Decision {
 	if _, err := nodeSelector(v.At); err != nil {
 		// Once the At is RUNNING, the selector can no longer be corrected.
-		d := v.writeBlocked(v1alpha1.ReasonInvalidSelector, err.Error())
-		d.Delay = v.untilDeadline()
-		return d
+		return v.writeBlocked(v1alpha1.ReasonInvalidSelector, err.Error())
 	}
 	if v.Refusal != nil {
 		return v.refused(v1alpha1.ReasonPodRefused, v.Refusal)

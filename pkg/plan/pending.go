@@ -89,11 +89,9 @@ func (v *view) decideNotDue() Decision {
 // has run.
 func (v *view) blockLostOwner() Decision {
 	label := lostOwnerLabel(v.At)
-	d := v.writeBlocked(v1alpha1.ReasonOwnerMissing, fmt.Sprintf(
+	return v.writeBlocked(v1alpha1.ReasonOwnerMissing, fmt.Sprintf(
 		"Label %s says that another object created this At, but the At has no such owner. It may have run before: it may be a copy, or restored from a backup. Delete it. Or, to run it, remove the label: kubectl label at %s -n %s %s-",
 		label, v.At.Name, v.At.Namespace, label))
-	d.Delay = v.untilDeadline()
-	return d
 }
 
 // startAttempt starts an attempt that has been due since the given instant.

@@ -24,6 +24,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
@@ -46,18 +47,12 @@ func WantsTarget(w World) bool {
 // The phase becomes RUNNING before the workload is restarted, so that the At cannot be
 // edited in between.
 func (v *view) decideRestartDue() Decision {
-	at, target, instant := v.At, v.Target, v.instant
-	switch {
-	case v.startingLeft <= 0:
-		return v.writeStartingDeadlineExceeded()
-	case v.TargetForbidden != nil:
-		return v.retryRestartForbidden()
+	if d, decided := v.checkTarget(v.instant); decided {
+		return d
 	}
-	reason, message := unfit(at, target)
+	target := v.Target
 	switch {
-	case reason != "":
-		return v.writeDone(nil, reason, message)
-	case isRestarted(target, restartTime(at, instant), v.Now):
+	case isRestarted(target, restartTime(v.At, v.instant), v.Now):
 		// The rollout belongs to this restart.
 	case target.Rolling:
 		return v.waitForRollout()
@@ -70,6 +65,21 @@ func (v *view) decideRestartDue() Decision {
 	return v.write(status)
 }
 
+// checkTarget decides if a restart that was due at the given instant cannot begin, or go on.
+func (v *view) checkTarget(instant time.Time) (d Decision, decided bool) {
+	reason, message := unfit(v.At, v.Target)
+	switch {
+	case v.startingTimeLeft(instant) <= 0:
+		return v.writeStartingDeadlineExceeded(), true
+	case v.TargetForbidden != nil:
+		return v.retryRestartForbidden(), true
+	case reason != "":
+		return v.writeDone(nil, reason, message), true
+	default:
+		return Decision{}, false
+	}
+}
+
 // waitForRollout returns the decision to wait for a rollout that is not that of this restart.
 func (v *view) waitForRollout() Decision {
 	d := v.writeBlocked(v1alpha1.ReasonRolloutInProgress, fmt.Sprintf("%s is already being rolled out: the restart waits until all of its Pods are updated.", v.Target))
@@ -80,22 +90,17 @@ func (v *view) waitForRollout() Decision {
 // decideRestart decides for an At whose restart has begun. The workload's annotation is the lock:
 // if it has the time of this restart or a later time, the workload has been restarted.
 func (v *view) decideRestart() Decision {
-	at, target, instant := v.At, v.Target, restartInstant(v.At)
+	at, target := v.At, v.Target
+	instant := ptr.Deref(at.Status.ScheduledTime, metav1.Time{}).Time // when it was due
 	since := restartTime(at, instant)
 	switch {
 	case isTarget(at, target) && isRestarted(target, since, v.Now):
 		return v.recordRestart(since)
 	case v.isHeld():
 		return v.writeUnblocked(0)
-	case v.startingTimeLeft(instant) <= 0:
-		return v.writeStartingDeadlineExceeded()
-	case v.TargetForbidden != nil:
-		return v.retryRestartForbidden()
-	case !isTarget(at, target):
-		return v.writeTargetDeleted()
 	}
-	if reason, message := unfit(at, target); reason != "" {
-		return v.writeDone(nil, reason, message)
+	if d, decided := v.checkTarget(instant); decided {
+		return d
 	}
 	return Decision{Action: RestartTarget{Time: since, Due: v.startableSince(instant)}}
 }
@@ -120,14 +125,12 @@ func isTarget(at *v1alpha1.At, target *rollout.Target) bool {
 	return target != nil && target.UID == at.Status.Restart.UID
 }
 
-func (v *view) writeTargetDeleted() Decision {
-	return v.writeDone(nil, v1alpha1.ReasonTargetNotFound, fmt.Sprintf("%s %s was deleted during its restart.", v.At.Spec.Restart.Kind, v.At.Spec.Restart.Name))
-}
-
 // unfit returns why a workload cannot be restarted; reason is empty if it can.
 func unfit(at *v1alpha1.At, target *rollout.Target) (reason, message string) {
 	restart := at.Spec.Restart
 	switch {
+	case isRestart(at) && !isTarget(at, target):
+		return v1alpha1.ReasonTargetNotFound, fmt.Sprintf("%s %s was deleted during its restart.", restart.Kind, restart.Name)
 	case target == nil:
 		return v1alpha1.ReasonTargetNotFound, fmt.Sprintf("%s %s does not exist.", restart.Kind, restart.Name)
 	case target.Paused:
@@ -152,13 +155,14 @@ func restartForbiddenMessage(err error) string {
 // followRollout follows the rollout of a restarted workload.
 func (v *view) followRollout() Decision {
 	target, left := v.Target, v.activeLeft
+	reason, message := unfit(v.At, target)
 	switch {
 	case v.TargetForbidden != nil && left <= 0:
 		return v.writeDone(nil, v1alpha1.ReasonDeadlineExceeded, v.activeDeadlineMessage())
 	case v.TargetForbidden != nil:
 		return v.retryRestartForbidden()
 	case !isTarget(v.At, target):
-		return v.writeTargetDeleted()
+		return v.writeDone(nil, reason, message)
 	}
 	status := v.At.Status.DeepCopy()
 	setProgress(status, target)
@@ -168,7 +172,6 @@ func (v *view) followRollout() Decision {
 		return progressed.writeDone(nil, v1alpha1.ReasonReverted, fmt.Sprintf("The restart of %s at %s was reverted, for example by kubectl rollout undo or a GitOps tool: its annotation %s is now %q.",
 			target, status.Restart.RestartedAt.UTC().Format(time.RFC3339), rollout.AnnotationRestartedAt, target.Annotation))
 	case target.OnDelete:
-		reason, message := unfit(v.At, target)
 		return progressed.writeDone(nil, reason, message)
 	case target.Complete:
 		return progressed.writeDone(nil, v1alpha1.ReasonCompleted, fmt.Sprintf("%s has been restarted: %s.", target, target.Progress()))
@@ -192,14 +195,6 @@ func (v *view) followRollout() Decision {
 func setProgress(status *v1alpha1.AtStatus, target *rollout.Target) {
 	status.Restart.Desired, status.Restart.Updated, status.Restart.Available = target.Desired, target.Updated, target.Available
 	status.Reason, status.Message = "", target.Progress()
-}
-
-// restartInstant returns when the restart that an At follows was due.
-func restartInstant(at *v1alpha1.At) time.Time {
-	if at.Status.ScheduledTime == nil {
-		return time.Time{}
-	}
-	return at.Status.ScheduledTime.Time
 }
 
 // restartTime returns the value of a workload's annotation: the time at which the restart

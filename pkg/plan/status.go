@@ -230,17 +230,19 @@ func (v *view) withBlocker(message string) string {
 	return message
 }
 
-// writeBlocked returns the decision to set condition Blocked.
+// writeBlocked returns the decision to set condition Blocked, until the deadline.
 func (v *view) writeBlocked(reason, message string) Decision {
 	status := v.At.Status.DeepCopy()
 	events := v.setBlocked(status, reason, message)
-	return v.write(status, events...)
+	d := v.write(status, events...)
+	d.Delay = v.untilDeadline()
+	return d
 }
 
 // retryBlocked returns the decision to set condition Blocked and retry with back-off.
 func (v *view) retryBlocked(reason string, cause error) Decision {
 	d := v.writeBlocked(reason, cause.Error())
-	d.Retry, d.Delay = answer.Blocked(reason, cause), v.untilDeadline()
+	d.Retry = answer.Blocked(reason, cause)
 	return d
 }
 

@@ -33,6 +33,7 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
@@ -167,7 +168,7 @@ func fromAPI(event *corev1.Event) *plan.PodEvent {
 		Message: short(event.Message),
 		Time:    event.LastTimestamp.Time,
 	}
-	for _, other := range []metav1.MicroTime{event.EventTime, lastObserved(event)} {
+	for _, other := range []metav1.MicroTime{event.EventTime, ptr.Deref(event.Series, corev1.EventSeries{}).LastObservedTime} {
 		if other.After(e.Time) {
 			e.Time = other.Time
 		}
@@ -178,11 +179,4 @@ func fromAPI(event *corev1.Event) *plan.PodEvent {
 // short returns a copy, so that the event that it comes from is not kept.
 func short(text string) string {
 	return strings.Clone(answer.Truncate(answer.OneLine(text), maxMessage))
-}
-
-func lastObserved(event *corev1.Event) metav1.MicroTime {
-	if event.Series == nil {
-		return metav1.MicroTime{}
-	}
-	return event.Series.LastObservedTime
 }
