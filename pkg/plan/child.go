@@ -60,7 +60,7 @@ func newChild(at *v1alpha1.At, node string) *v1alpha1.At {
 			Labels:          map[string]string{v1alpha1.LabelAtUID: string(at.UID), v1alpha1.LabelExcludeFromBackup: "true"},
 			Annotations:     map[string]string{},
 			Finalizers:      []string{v1alpha1.FinalizerTracking},
-			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(at, v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.AtKind))},
+			OwnerReferences: OwnedBy(at, v1alpha1.AtKind),
 		},
 		Spec: v1alpha1.AtSpec{
 			Schedule: at.Spec.Schedule,

@@ -140,16 +140,9 @@ func ForeseeNodes(at *v1alpha1.At, nodes []*corev1.Node, err error) *Forecast {
 // a new CRD yet, which takes half a minute.
 func isAboutDryRun(err error) bool {
 	text := strings.ToLower(err.Error())
-	switch {
-	case supportsNoDryRun(err):
-		return true
-	case apierrors.IsInternalError(err):
-		return strings.Contains(text, "deadline exceeded") || strings.Contains(text, "timeout")
-	case apierrors.IsForbidden(err):
-		return strings.Contains(text, "cannot find restmapping")
-	default:
-		return false
-	}
+	return supportsNoDryRun(err) ||
+		apierrors.IsInternalError(err) && (strings.Contains(text, "deadline exceeded") || strings.Contains(text, "timeout")) ||
+		apierrors.IsForbidden(err) && strings.Contains(text, "cannot find restmapping")
 }
 
 // supportsNoDryRun reports whether a webhook does not support dry-run.

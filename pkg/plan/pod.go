@@ -135,7 +135,7 @@ func NewPod(at *v1alpha1.At, defaults Defaults) *corev1.Pod {
 			Labels:          labels,
 			Annotations:     annotations,
 			Finalizers:      []string{v1alpha1.FinalizerTracking},
-			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(at, v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.AtKind))},
+			OwnerReferences: OwnedBy(at, v1alpha1.AtKind),
 		},
 		Spec: *spec,
 	}
@@ -260,6 +260,12 @@ func ControllerOf(object metav1.Object) *metav1.OwnerReference {
 		return nil
 	}
 	return owner
+}
+
+// OwnedBy returns the owner references of what owner, which has the given kind of this API group,
+// creates.
+func OwnedBy(owner metav1.Object, kind string) []metav1.OwnerReference {
+	return []metav1.OwnerReference{*metav1.NewControllerRef(owner, v1alpha1.SchemeGroupVersion.WithKind(kind))}
 }
 
 // IsOwnedBy reports whether owner, which has the given kind of this API group, is the

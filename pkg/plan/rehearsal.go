@@ -157,7 +157,7 @@ func NewRehearsalPod(owner metav1.Object, kind string, run *corev1.Pod) *corev1.
 			Namespace:       owner.GetNamespace(),
 			Labels:          map[string]string{v1alpha1.LabelRehearsalOf: string(owner.GetUID())},
 			Annotations:     annotations,
-			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(owner, v1alpha1.SchemeGroupVersion.WithKind(kind))},
+			OwnerReferences: OwnedBy(owner, kind),
 		},
 		Spec: *spec,
 	}

@@ -58,21 +58,21 @@ func (v *view) writeStatus(status *v1alpha1.AtStatus, events ...Event) Decision 
 func explain(status *v1alpha1.AtStatus) {
 	waits := status.Phase != v1alpha1.PhaseRunning || status.NextAttemptTime != nil || status.Nodes != nil ||
 		status.Restart != nil && status.Restart.RestartedAt == nil
-	condition := &metav1.Condition{}
-	for _, conditionType := range []string{v1alpha1.ConditionFailureTarget, v1alpha1.ConditionBlocked, v1alpha1.ConditionSuspended, v1alpha1.ConditionFrozen} {
-		if found := TrueCondition(status.Conditions, conditionType); found != nil && (waits || conditionType != v1alpha1.ConditionSuspended) {
-			condition = found
-			break
-		}
+	isTrue := func(conditionType string) *metav1.Condition { return TrueCondition(status.Conditions, conditionType) }
+	suspended := isTrue(v1alpha1.ConditionSuspended)
+	if !waits {
+		suspended = nil
 	}
+	condition := cmp.Or(isTrue(v1alpha1.ConditionFailureTarget), isTrue(v1alpha1.ConditionBlocked), suspended, isTrue(v1alpha1.ConditionFrozen))
 	switch {
-	case condition.Reason == "" && (status.Nodes != nil || status.Restart != nil) && status.Reason == "":
-		// decideProgress or setProgress has set the message.
-	case condition.Reason != "" || status.NextAttemptTime == nil:
+	case condition != nil:
 		status.Reason, status.Message = condition.Reason, condition.Message
-	case status.Reason != v1alpha1.ReasonBackOff:
+	case status.NextAttemptTime != nil && status.Reason != v1alpha1.ReasonBackOff:
 		status.Reason = v1alpha1.ReasonBackOff
 		status.Message = fmt.Sprintf("The last Pod failed, the next is due at %s.", status.NextAttemptTime.UTC().Format(time.RFC3339))
+	case status.NextAttemptTime == nil && (status.Reason != "" || status.Nodes == nil && status.Restart == nil):
+		// Otherwise, decideProgress or setProgress has set the message.
+		status.Reason, status.Message = "", ""
 	}
 }
 

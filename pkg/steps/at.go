@@ -79,8 +79,8 @@ func (s *Steps) readRun(ctx context.Context, world *plan.World) error {
 // readAt reads the At and, unless the cache is fresh, its parent.
 func (s *Steps) readAt(ctx context.Context, name cache.ObjectName, world *plan.World) error {
 	names := []string{name.Name}
-	cacheAsOf := s.Freshness.AsOf(s.Clock.Now())
-	if world.At != nil && !staleness.IsFresh(cacheAsOf, s.Clock.Now()) {
+	parentAsOf := s.Freshness.AsOf(s.Clock.Now()) // in the cache
+	if world.At != nil && !staleness.IsFresh(parentAsOf, s.Clock.Now()) {
 		if parent := plan.ParentName(world.At); parent != "" {
 			names = append(names, parent)
 		}
@@ -105,25 +105,18 @@ func (s *Steps) readAt(ctx context.Context, name cache.ObjectName, world *plan.W
 		return nil
 	}
 	s.addRelatives(world)
-	switch parent := plan.ParentName(world.At); {
-	case parent == "":
-	case len(names) > 1 && names[1] == parent:
-		world.AsOf = earlier(asOf[0], asOf[1])
+	parent := plan.ParentName(world.At)
+	if len(names) > 1 && names[1] == parent {
+		parentAsOf = asOf[1]
 		// The cache has the parent, too, as it has its child: unless the parent is gone.
-		if parent := ats[1]; parent == nil || world.Parent != nil && staleness.IsNewer(parent, world.Parent) {
-			world.Parent = parent
+		if live := ats[1]; live == nil || world.Parent != nil && staleness.IsNewer(live, world.Parent) {
+			world.Parent = live
 		}
-	default:
-		world.AsOf = earlier(asOf[0], cacheAsOf)
+	}
+	if parent != "" && parentAsOf.Before(world.AsOf) {
+		world.AsOf = parentAsOf
 	}
 	return nil
-}
-
-func earlier(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
-	}
-	return b
 }
 
 // getAt reads an At. It returns nil if the At does not exist.

@@ -49,7 +49,7 @@ func newChild(cronAt *v1alpha1.CronAt, scheduled time.Time, shift time.Duration)
 			Labels:          map[string]string{v1alpha1.LabelExcludeFromBackup: "true"},
 			Annotations:     map[string]string{},
 			Finalizers:      []string{v1alpha1.FinalizerScheduled},
-			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(cronAt, v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.CronAtKind))},
+			OwnerReferences: plan.OwnedBy(cronAt, v1alpha1.CronAtKind),
 		},
 		Spec: v1alpha1.AtSpec{
 			Schedule:                scheduled.Add(shift).UTC().Format(time.RFC3339),
