@@ -327,24 +327,6 @@ func TestDecideNodes(t *testing.T) {
 	})
 }
 
-// TestRefusedAt checks that a refused child is created again with back-off. A delay would
-// come before that.
-func TestRefusedAt(t *testing.T) {
-	for name, tc := range map[string]struct {
-		edit func(*v1alpha1.At)
-		want time.Duration
-	}{
-		"the limit on a node is over": {func(at *v1alpha1.At) { at.Spec.ActiveDeadlineSeconds = ptr.To[int64](1) }, 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			at := newAt(withNodes(&v1alpha1.AtNodesStatus{}), tc.edit)
-			if d := Refused(World{At: at, Now: now}, v1alpha1.ReasonAtRefused, errors.New("no")); d.Delay != tc.want || d.Retry == nil {
-				t.Errorf("delay %v and retry %v, want %v and a retry", d.Delay, d.Retry, tc.want)
-			}
-		})
-	}
-}
-
 // TestDecideByParent covers the parts of a child's decisions that depend on its parent.
 func TestDecideByParent(t *testing.T) {
 	deleting := func(at *v1alpha1.At) { at.DeletionTimestamp = &metav1.Time{Time: now} }

@@ -17,6 +17,7 @@ limitations under the License.
 package plan
 
 import (
+	"cmp"
 	"errors"
 	"strings"
 	"testing"
@@ -88,7 +89,7 @@ func TestDecideStartingDeadline(t *testing.T) {
 	})
 }
 
-// TestRefused covers the errors of the API server that refuse a Pod.
+// TestRefused covers the errors of the API server that refuse a Pod, an At or a restart.
 func TestRefused(t *testing.T) {
 	pods := schema.GroupResource{Resource: "pods"}
 	quota := apierrors.NewForbidden(pods, "example-at-pod", errors.New("exceeded quota"))
@@ -111,6 +112,7 @@ func TestRefused(t *testing.T) {
 
 	for name, tc := range map[string]struct {
 		at       *v1alpha1.At
+		reason   string // PodRefused by default
 		err      error
 		failures int
 		want     string
@@ -150,11 +152,19 @@ func TestRefused(t *testing.T) {
 			want: "retry",
 		},
 		"the connection broke: only retried": {at: newAt(), err: errors.New("connection reset by peer"), want: "retry"},
+		// A delay would come before the back-off.
+		"an At of a node, after the limit on a node":      {at: newAt(withNodes(&v1alpha1.AtNodesStatus{}), withActiveDeadline(1)), reason: v1alpha1.ReasonAtRefused, err: busy, want: "retry"},
+		"a restart, for a moment, after its active limit": {at: newAt(withStatus(begun()), withRestart, withActiveDeadline(1)), reason: v1alpha1.ReasonRestartRefused, err: busy, want: "retry"},
+		"a restart, for a moment":                         {at: newAt(withStatus(begun()), withRestart, withStartingDeadline(3599)), reason: v1alpha1.ReasonRestartRefused, err: busy, want: "retry; wait 59m54s"},
+		"a restart, by a policy": {
+			at: newAt(withStatus(begun()), withRestart, withActiveDeadline(10)), reason: v1alpha1.ReasonRestartRefused, err: restartForbidden,
+			want: `Blocked RestartRefused: deployments.apps "web" is forbidden: no; Warning RestartRefused; retry blocked`,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			explained(&tc.at.Status)
 			w := World{At: tc.at, Live: LiveAt, Failures: tc.failures, Now: now}
-			if got := textOf(w, Refused(w, v1alpha1.ReasonPodRefused, tc.err)); got != tc.want {
+			if got := textOf(w, Refused(w, cmp.Or(tc.reason, v1alpha1.ReasonPodRefused), tc.err)); got != tc.want {
 				t.Errorf("got  %s\nwant %s", got, tc.want)
 			}
 		})

@@ -297,32 +297,6 @@ func TestFollowRollout(t *testing.T) {
 	})
 }
 
-// TestRefusedRestart refuses a restart. It is retried with back-off, and not at once, even
-// after the time that the rollout may take.
-func TestRefusedRestart(t *testing.T) {
-	busy := apierrors.NewTooManyRequestsError("later")
-	for name, tc := range map[string]struct {
-		err    error
-		mutate func(*v1alpha1.At)
-		want   string
-	}{
-		"with a deadline for the start": {err: busy, mutate: withStartingDeadline(3599), want: "retry; wait 59m54s"},
-		"by a policy": {
-			err: restartForbidden, mutate: withActiveDeadline(10),
-			want: `Blocked RestartRefused: deployments.apps "web" is forbidden: no; Warning RestartRefused; retry blocked`,
-		},
-		"for a moment": {err: busy, mutate: withActiveDeadline(1), want: "retry"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			at := newAt(withStatus(begun()), withRestart, tc.mutate)
-			world := World{At: at, Live: LiveAll, AsOf: now, Target: newTarget(), Now: now}
-			if got := textOf(world, Refused(world, v1alpha1.ReasonRestartRefused, tc.err)); got != tc.want {
-				t.Errorf("got  %s\nwant %s", got, tc.want)
-			}
-		})
-	}
-}
-
 func TestForeseeRestart(t *testing.T) {
 	for name, tc := range map[string]struct {
 		target *rollout.Target
