@@ -54,13 +54,11 @@ const controllerName = "cnat-controller"
 // At owns.
 type Controller struct {
 	synced []cache.DoneChecker
-	nodes  *nodecache.Cache
 
 	queue     *queue.Queue
 	preflight *preflight.Preflight // nil: off
 	checks    *preflight.Checks    // of Ats
 	steps     *steps.Steps
-	clock     clock.WithTicker
 }
 
 // NewController returns a controller that uses the given informers and Freezes. The caller
@@ -86,7 +84,7 @@ func NewController(
 	if err != nil {
 		return nil, err
 	}
-	c := &Controller{clock: wallClock}
+	c := &Controller{}
 	c.queue = queue.NewRetrying("ats", c.dueSince, wallClock)
 	c.queue.Standby.Store(true)
 	logger := klog.FromContext(ctx)
@@ -102,15 +100,16 @@ func NewController(
 	if err != nil {
 		return nil, fmt.Errorf("add the event handler for Pods: %w", err)
 	}
-	if c.nodes, err = nodecache.New(kubeClient, nodeInformer, func(node string) { c.enqueueAts(c.steps.OnNode(node)) }); err != nil {
+	nodes, err := nodecache.New(kubeClient, nodeInformer, func(node string) { c.enqueueAts(c.steps.OnNode(node)) })
+	if err != nil {
 		return nil, err
 	}
 	if preflights != nil {
-		c.preflight = preflight.New(*preflights, c.nodes.List, defaults, wallClock)
+		c.preflight = preflight.New(*preflights, nodes.List, defaults, wallClock)
 		c.checks = c.preflight.Ats(known.Ats)
 		c.checks.Notify(c.queue.Add)
 	}
-	c.steps = steps.New(known, kubeClient, cnatClient, c.nodes, cronAtInformer, freezes, recorder, wallClock, defaults)
+	c.steps = steps.New(known, kubeClient, cnatClient, nodes, cronAtInformer, freezes, recorder, wallClock, defaults)
 	freezes.Notify(c.enqueueFrozen)
 	c.synced = []cache.DoneChecker{atHandler.HasSyncedChecker(), podHandler.HasSyncedChecker(), freezes}
 	return c, nil
@@ -129,7 +128,7 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 	defer utilruntime.HandleCrashWithContext(ctx)
 	logger := klog.FromContext(ctx)
 	logger.Info("Starting controller", "workers", workers)
-	start := c.clock.Now()
+	start := c.steps.Clock.Now()
 	defer c.queue.ShutDown()
 	if !cache.WaitFor(klog.NewContext(ctx, logger.V(2)), "caches to sync", c.synced...) {
 		return
@@ -138,7 +137,7 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 	defer wg.Wait()
 	defer logger.Info("Shutting down controller")
 	wg.Go(func() { c.preflight.Run(ctx) })
-	wg.Go(func() { c.nodes.Run(ctx) })
+	wg.Go(func() { c.steps.Nodes.Run(ctx) })
 	c.queue.Run(ctx, workers, "at", c.syncHandler, func(isFirst bool) { c.sweep(isFirst, start) })
 }
 
@@ -282,9 +281,9 @@ func (c *Controller) enqueueOwner(pod *corev1.Pod) {
 // event. This finds those that are left from before start, when the controller started, and those
 // for which time must pass.
 func (c *Controller) sweep(isFirst bool, start time.Time) {
-	mayHaveStep := func(at *v1alpha1.At) bool { return isFirst || !plan.IsFarOff(at, c.clock.Now(), queue.Horizon) }
+	mayHaveStep := func(at *v1alpha1.At) bool { return isFirst || !plan.IsFarOff(at, c.steps.Clock.Now(), queue.Horizon) }
 	for _, at := range c.ats(mayHaveStep) {
-		c.enqueueStep(at, isFirst && plan.WantsForecastAtStart(at, start, c.clock.Now()))
+		c.enqueueStep(at, isFirst && plan.WantsForecastAtStart(at, start, c.steps.Clock.Now()))
 	}
 	for _, pod := range c.steps.Orphans() {
 		c.enqueueOwner(pod)
@@ -311,7 +310,7 @@ func (c *Controller) dueSince(name cache.ObjectName) time.Time {
 	if at == nil || len(c.steps.PodsOf(name)) > 0 {
 		return time.Time{}
 	}
-	if state, _ := plan.StateOf(at, c.steps.ParentOf(at), c.clock.Now()); state != plan.StateDue && state != plan.StateFrozen {
+	if state, _ := plan.StateOf(at, c.steps.ParentOf(at), c.steps.Clock.Now()); state != plan.StateDue && state != plan.StateFrozen {
 		return time.Time{}
 	}
 	due, _ := plan.Instant(&at.Spec)

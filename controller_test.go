@@ -261,7 +261,7 @@ func standBy(t *testing.T, kubeClient kubernetes.Interface, cnatClient clientset
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.clock, c.steps.Clock = wall, wall
+	c.steps.Clock = wall
 	if c.HasSynced() {
 		t.Error("the caches are filled before the informers run")
 	}
@@ -521,7 +521,7 @@ func testTakeover(t *testing.T) {
 	}
 	w.ats = append(w.ats, called("invalid", "tomorrow"), called("due", "2000-01-01T00:00:00Z"))
 	f := newFixture(t, w, clock.RealClock{}) // It is the year 2000.
-	start := f.clock.Now()
+	start := f.steps.Clock.Now()
 	f.sweep(true, start)
 	if got := f.queue.Len(); got != 3 {
 		t.Errorf("%d items in the queue after the takeover, want those that are due, invalid, and gone", got)
@@ -623,7 +623,7 @@ func newStage(t *testing.T, workers int, answer func(s *stage, request *http.Req
 // addPreflights adds what main adds, with rehearsals.
 func (s *stage) addPreflights() {
 	clients := preflight.Clients{Cnat: s.steps.CnatClient, Kube: s.steps.KubeClient, QPS: 5, Rehearsals: 10, NamespaceRehearsals: 2}
-	s.preflight = preflight.New(clients, s.nodes.List, defaults, clock.RealClock{})
+	s.preflight = preflight.New(clients, s.steps.Nodes.List, defaults, clock.RealClock{})
 	s.checks = s.preflight.Ats(s.steps.Ats)
 	s.checks.Notify(s.queue.Add)
 }
