@@ -92,16 +92,16 @@ func (s *Steps) failed(world *plan.World, err error) error {
 // one that follows. If it adds the Pod to world, the caller must write the status now. The name of
 // the Pod is the lock against running a command twice. If a creation timed out and has succeeded
 // all the same, the next sync finds the Pod.
-func (s *Steps) startPod(ctx context.Context, world *plan.World, decision plan.Decision, due time.Time) (plan.Decision, error) {
+func (s *Steps) startPod(ctx context.Context, world *plan.World, decision plan.Decision, due time.Time) plan.Decision {
 	pod, err := s.sendPod(ctx, world, metav1.CreateOptions{})
 	switch {
 	case apierrors.IsAlreadyExists(err):
-		if err := s.readPod(ctx, world); err != nil || world.HasPod() {
-			return decision, err
+		decision.Retry = s.readPod(ctx, world)
+		if decision.Retry == nil && !world.HasPod() {
+			decision.Retry = errors.New("the Pod already existed but has since been deleted")
 		}
-		return decision, errors.New("the Pod already existed but has since been deleted")
 	case err != nil:
-		return plan.Refused(*world, v1alpha1.ReasonPodRefused, s.failed(world, err)), nil
+		decision = plan.Refused(*world, v1alpha1.ReasonPodRefused, s.failed(world, err))
 	default:
 		late := max(0, s.Clock.Since(due)) // Due may come from another clock.
 		metrics.StartLateness.Observe(late.Seconds())
@@ -114,8 +114,8 @@ func (s *Steps) startPod(ctx context.Context, world *plan.World, decision plan.D
 		if plan.IsSmall(&world.At.Spec.RunSpec) && s.Freshness.Claim(s.Clock.Now()) {
 			world.Pods = append(world.Pods, plan.KeepPod(pod))
 		}
-		return decision, nil
 	}
+	return decision
 }
 
 // removePod deletes a Pod unless it has changed since the decision.

@@ -211,8 +211,8 @@ func (s *Steps) act(ctx context.Context, name cache.ObjectName, world *plan.Worl
 	switch action := decision.Action.(type) {
 	case nil:
 	case plan.CreatePod:
-		decision, err = s.startPod(ctx, world, decision, action.Due)
-		if err == nil && world.HasPod() {
+		decision = s.startPod(ctx, world, decision, action.Due)
+		if decision.Retry == nil && world.HasPod() {
 			return s.Step(ctx, name, world, decide)
 		}
 	case plan.CreateAts:
