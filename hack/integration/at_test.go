@@ -19,6 +19,7 @@ limitations under the License.
 package integration
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -44,7 +45,6 @@ type result struct {
 type at struct {
 	namespace string
 	stdin     string
-	env       []string
 }
 
 func (a at) command(t *testing.T, args ...string) *exec.Cmd {
@@ -58,7 +58,7 @@ func (a at) command(t *testing.T, args ...string) *exec.Cmd {
 		args = slices.Insert(args, 1, "--namespace="+a.namespace)
 	}
 	cmd := exec.CommandContext(ctx, "kubectl", args...)
-	cmd.Env = append(append(os.Environ(), "PATH="+pluginDir()+":"+os.Getenv("PATH")), a.env...)
+	cmd.Env = append(os.Environ(), "PATH="+pluginDir()+":"+os.Getenv("PATH"))
 	cmd.Stdin = strings.NewReader(a.stdin)
 	return cmd
 }
@@ -162,14 +162,8 @@ func TestKubectlAtInterrupted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var seen []byte
-	for !strings.Contains(string(seen), "begun\n") {
-		buffer := make([]byte, 1024)
-		n, err := stdout.Read(buffer)
-		if err != nil {
-			t.Fatalf("%v\n%s%s", err, seen, stderr.String())
-		}
-		seen = append(seen, buffer[:n]...)
+	if seen, err := bufio.NewReader(stdout).ReadString('\n'); seen != "begun\n" {
+		t.Fatalf("%v\n%s%s", err, seen, stderr.String())
 	}
 	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)

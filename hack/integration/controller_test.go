@@ -41,6 +41,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/version"
 )
 
@@ -97,33 +98,34 @@ func TestFirstList(t *testing.T) {
 	}
 }
 
-// TestSchedule runs an At that has been due since year 1, and counts its writes. The controller's
-// cache does not have the template, the annotation and the managed fields, which stay.
+// TestSchedule runs an At with the longest name that has been due since year 1, and counts its writes. The controller's
+// cache does not have the template, the annotation and the managed fields, which stay. It logs in JSON.
 func TestSchedule(t *testing.T) {
 	t.Parallel()
-	namespace := newNamespace(t)
-	startController(t, namespace)
-	kubectl(t, fmt.Sprintf(`{apiVersion: %s, kind: At, metadata: {name: at}, spec: {schedule: "0001-01-01T00:00:00Z",
-		template: {spec: {containers: [{name: main, image: image}], initContainers: [{name: first, image: image}]}}}}`, v1alpha1.SchemeGroupVersion), "apply", "-n", namespace, "-f", "-")
-	pod := waitPod(t, namespace, "at-pod")
-	at := waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
+	namespace, name := newNamespace(t), strings.Repeat("a.b", 84)+"c"
+	c := startController(t, namespace, "-logging-format=json")
+	kubectl(t, fmt.Sprintf(`{apiVersion: %s, kind: At, metadata: {name: %s}, spec: {schedule: "0001-01-01T00:00:00Z",
+		template: {spec: {containers: [{name: main, image: image}], initContainers: [{name: first, image: image}]}}}}`, v1alpha1.SchemeGroupVersion, name), "apply", "-n", namespace, "-f", "-")
+	pod := waitPod(t, namespace, plan.NameOfPod(name, 0))
+	at := waitPhase(t, namespace, name, v1alpha1.PhaseRunning)
 	if !metav1.IsControlledBy(pod, at) || pod.Labels[v1alpha1.LabelAtUID] != string(at.UID) || at.Status.StartTime == nil || at.Status.Pod == nil || at.Status.Pod.UID != pod.UID {
 		t.Errorf("status %+v, owners of the Pod %v, labels %v", at.Status, pod.OwnerReferences, pod.Labels)
 	}
 	endPod(t, pod, corev1.PodSucceeded, 0)
-	at = waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
+	at = waitPhase(t, namespace, name, v1alpha1.PhaseDone)
 	wantEnd(t, at, v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
 	if at.Spec.Template == nil || at.Annotations[corev1.LastAppliedConfigAnnotation] == "" || len(at.ManagedFields) < 2 {
 		t.Errorf("something is gone: template %v, annotations %v, managed fields %v", at.Spec.Template, at.Annotations, at.ManagedFields)
 	}
 	waitEvents(t, at, map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1, v1alpha1.ReasonCompleted: 1})
-	creates := creations(t, namespace)
+	creates := creations(t, namespace, "pods")
 	if writes := len(creates) + len(requests(t, namespace, "update", "ats/status")); writes != 3 {
 		t.Errorf("%d writes, want 3: the Pod, RUNNING, DONE", writes)
 	}
 	if want := "cnat-controller/" + version.Version; creates[0].UserAgent != want {
 		t.Errorf("user agent %q, want %q", creates[0].UserAgent, want)
 	}
+	waitLog(t, c, `"msg":"Created Pod"`)
 }
 
 // TestDeletion deletes an At whose Pod has not ended, in all ways: nothing is left behind. TestInCluster
@@ -148,18 +150,6 @@ func TestDeletion(t *testing.T) {
 	}
 }
 
-// TestExtremes runs Ats with names of maximum length, and logs in JSON.
-func TestExtremes(t *testing.T) {
-	t.Parallel()
-	namespace := newNamespace(t)
-	c := startController(t, namespace, "-logging-format=json")
-	for _, name := range []string{strings.Repeat("a", 60), strings.Repeat("a", 253), strings.Repeat("a.b", 84) + "c"} {
-		createAt(t, newAt(namespace, name, time.Now(), "true"))
-		waitPhase(t, namespace, name, v1alpha1.PhaseRunning)
-	}
-	waitLog(t, c, `"msg":"Created Pod"`)
-}
-
 // controller is a running controller process.
 type controller struct {
 	cmd    *exec.Cmd
@@ -167,24 +157,6 @@ type controller struct {
 
 	lock sync.Mutex
 	log  bytes.Buffer
-}
-
-// launch starts a controller. It waits for its first line: before that, a signal just ends it.
-func launch(env []string, namespace string, args ...string) (*controller, error) {
-	c := &controller{exited: make(chan error, 1)}
-	c.cmd = exec.Command(controllerBinary(), append([]string{
-		"-v=4", "-namespace=" + namespace, "-metrics-bind-address=127.0.0.1:0", "-health-probe-bind-address=127.0.0.1:0", // Many controllers share this machine's ports.
-	}, args...)...)
-	c.cmd.Env = slices.Concat(os.Environ(), []string{"KUBECONFIG=" + controllerConfig}, env)
-	c.cmd.Stdout, c.cmd.Stderr = c, c
-	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := c.cmd.Start(); err != nil {
-		return nil, err
-	}
-	go func() { c.exited <- c.cmd.Wait() }()
-	return c, poll(context.Background(), "the controller's first line", func(context.Context) (bool, error) {
-		return c.output() != "", nil
-	})
 }
 
 func (c *controller) Write(p []byte) (int, error) {
@@ -224,13 +196,21 @@ func startController(t *testing.T, namespace string, args ...string) *controller
 	return startWithEnv(t, nil, namespace, args...)
 }
 
-// startWithEnv is startController with more environment variables.
+// startWithEnv is startController with more environment variables. It waits for the first line of the controller: before
+// that, a signal just ends it.
 func startWithEnv(t *testing.T, env []string, namespace string, args ...string) *controller {
 	t.Helper()
-	c, err := launch(env, namespace, args...)
-	if err != nil {
+	c := &controller{exited: make(chan error, 1)}
+	c.cmd = exec.Command(controllerBinary(), append([]string{
+		"-v=4", "-namespace=" + namespace, "-metrics-bind-address=127.0.0.1:0", "-health-probe-bind-address=127.0.0.1:0", // Many controllers share this machine's ports.
+	}, args...)...)
+	c.cmd.Env = slices.Concat(os.Environ(), []string{"KUBECONFIG=" + controllerConfig}, env)
+	c.cmd.Stdout, c.cmd.Stderr = c, c
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := c.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	go func() { c.exited <- c.cmd.Wait() }()
 	t.Cleanup(func() {
 		if err := c.stop(syscall.SIGTERM); err != nil {
 			t.Errorf("the controller exited with an error: %v", err)
@@ -239,6 +219,7 @@ func startWithEnv(t *testing.T, env []string, namespace string, args ...string) 
 			t.Logf("the controller's log:\n%s", c.output())
 		}
 	})
+	waitLog(t, c, "\n")
 	return c
 }
 
@@ -249,19 +230,6 @@ func (c *controller) kill(t *testing.T) {
 	if err := c.stop(syscall.SIGKILL); !errors.As(err, &exit) {
 		t.Fatalf("killed, it ended with: %v", err)
 	}
-}
-
-func waitPod(t *testing.T, namespace, name string) *corev1.Pod {
-	t.Helper()
-	var pod *corev1.Pod
-	eventually(t, "Pod "+name, func(ctx context.Context) (bool, error) {
-		got, err := kubeClient.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
-		if err == nil {
-			pod = got
-		}
-		return err == nil, ignoreNotFound(err)
-	})
-	return pod
 }
 
 // endPod updates a Pod like a kubelet whose container has ended.

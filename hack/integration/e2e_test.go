@@ -124,7 +124,7 @@ func TestEvicted(t *testing.T) {
 			if at.Status.Reason != reason || at.Status.ExitCode == nil || *at.Status.ExitCode != 5 || !strings.HasSuffix(at.Status.Message, "ready stopped") {
 				t.Errorf("status %+v, want %s, exit code 5, what it printed", at.Status, reason)
 			}
-			wantCreates(t, namespace, 1)
+			wantCreated(t, namespace, "pods", "at-pod")
 			waitEvents(t, at, map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1, reason: 1})
 		})
 	}
@@ -230,12 +230,6 @@ func allowNodeAccess(t *testing.T, namespace string) {
 func waitFor(t *testing.T, namespace, condition, object string) {
 	t.Helper()
 	kubectl(t, "", "wait", "-n", namespace, "--for=condition="+condition, "--timeout="+patience.String(), object)
-}
-
-// waitRollout waits until the rollout of an object in a namespace is complete.
-func waitRollout(t *testing.T, namespace, object string) {
-	t.Helper()
-	kubectl(t, "", "rollout", "status", "-n", namespace, "--timeout="+patience.String(), object)
 }
 
 // waitReady waits until the command of the At named at has printed something.

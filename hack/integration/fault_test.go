@@ -34,7 +34,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
@@ -162,17 +161,17 @@ func TestFaults(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
 	k := startKubelet(t, namespace)
-	f := newFleet(t, namespace, "a")
+	createNodes(t, namespace, "a")
 	playReadyIf(t, namespace, func(pod *corev1.Pod) bool { return pod.Labels[v1alpha1.LabelAtUID] == "" })
 	createWorkload(t, namespace, v1alpha1.RestartDeployment, "replicas: 1")
-	waitRolledOut(t, namespace, v1alpha1.RestartDeployment)
+	waitRollout(t, namespace, "deployment/web")
 	kubectl(t, annotatable("Deployment", "other", ""), "create", "-n", namespace, "-f", "-")
 
 	again := newAt(namespace, "again", time.Now(), failFirst)
 	again.Spec.BackoffLimit = ptr.To[int32](1)
 	expiring := newAt(namespace, "expiring", time.Now(), "true")
 	expiring.Spec.TTLSecondsAfterFinished = ptr.To[int32](0)
-	onNodes := newNodesAt(f)
+	onNodes := newNodesAt(namespace)
 	onNodes.Name = "nodes"
 	restart := newRestart(namespace, v1alpha1.RestartDeployment)
 	restart.Name = "restart"
@@ -182,7 +181,7 @@ func TestFaults(t *testing.T) {
 	cronAt := newCronAt(namespace, "")
 	cronAt.Spec.SuccessfulAtsHistoryLimit = ptr.To[int32](0)
 	_, scheduled := createOverdue(t, cronAt)
-	child := "nodes-" + f.name("a")
+	child := "nodes-" + namespace + "-a"
 
 	l := &lossy{writes: map[string]int{}}
 	startController(t, namespace, "-restart-annotations", "-master="+forward(t, func(transport http.RoundTripper) http.RoundTripper {
@@ -191,24 +190,23 @@ func TestFaults(t *testing.T) {
 	}))
 	for _, annotation := range []string{"0 3 * * *", "0 4 * * *"} {
 		kubectl(t, "", "annotate", "-n", namespace, "--overwrite", "deployment/other", scheduleAnnotation+"="+annotation)
-		waitNamedCronAt(t, namespace, "deployment-other", "to have schedule "+annotation, hasSchedule(annotation))
+		waitCronAt(t, namespace, "deployment-other", "to have schedule "+annotation, hasSchedule(annotation))
 	}
 	kubectl(t, "", "annotate", "-n", namespace, "deployment/other", scheduleAnnotation+"-")
-	waitNamedCronAt(t, namespace, "deployment-other", "to be gone", func(cronAt *v1alpha1.CronAt) bool { return cronAt == nil })
+	waitGone(t, namespace, "cronats/deployment-other")
 
 	for _, at := range []*v1alpha1.At{again, onNodes, restart} {
 		wantEnd(t, waitPhase(t, namespace, at.Name, v1alpha1.PhaseDone), v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
 	}
 	waitGone(t, namespace, "ats/expiring", "ats/"+scheduled)
-	waitCronAt(t, namespace, "to have run", func(cronAt *v1alpha1.CronAt) bool {
+	waitCronAt(t, namespace, "cronat", "to have run", func(cronAt *v1alpha1.CronAt) bool {
 		return cronAt.Status.LastSuccessfulTime != nil && cronAt.Status.Active == 0
 	})
 	waitReleased(t, namespace)
 
 	pods := []string{"again-pod", "again-pod-1", "expiring-pod", child + "-pod", scheduled + "-pod"}
-	wantCreates(t, namespace, len(pods))
-	wantCreated(t, namespace, pods...)
-	wantAts(t, namespace, child, scheduled)
+	wantCreated(t, namespace, "pods", pods...)
+	wantCreated(t, namespace, "ats", child, scheduled)
 	if generation := kubectl(t, "", "get", "-n", namespace, "deployment/web", "-o", "jsonpath={.metadata.generation}"); generation != "2" {
 		t.Errorf("generation %s of the Deployment, want 2", generation)
 	}
@@ -235,24 +233,14 @@ func annotatable(kind, name, annotations string) string {
 
 const scheduleAnnotation = v1alpha1.AnnotationRestartSchedule
 
-// waitNamedCronAt waits until a CronAt satisfies the condition, and returns it. The
-// condition is called with nil if there is no CronAt.
-func waitNamedCronAt(t *testing.T, namespace, name, what string, condition func(*v1alpha1.CronAt) bool) *v1alpha1.CronAt {
+// waitCronAt waits until a CronAt exists and satisfies the condition, and returns it.
+func waitCronAt(t *testing.T, namespace, name, what string, condition func(*v1alpha1.CronAt) bool) *v1alpha1.CronAt {
 	t.Helper()
-	var cronAt *v1alpha1.CronAt
-	eventually(t, "CronAt "+name+" "+what, func(ctx context.Context) (bool, error) {
-		got, err := cnatClient.CnatV1alpha1().CronAts(namespace).Get(ctx, name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			got, err = nil, nil
-		}
-		cronAt = got
-		return err == nil && condition(cronAt), err
-	})
-	return cronAt
+	return waitObject(t, cnatClient.CnatV1alpha1().CronAts(namespace), name, what, condition)
 }
 
 func hasSchedule(schedule string) func(*v1alpha1.CronAt) bool {
-	return func(cronAt *v1alpha1.CronAt) bool { return cronAt != nil && cronAt.Spec.Schedule == schedule }
+	return func(cronAt *v1alpha1.CronAt) bool { return cronAt.Spec.Schedule == schedule }
 }
 
 // waitReleased waits until no Pod and no At of a namespace has a finalizer.

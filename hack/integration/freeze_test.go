@@ -19,8 +19,6 @@ limitations under the License.
 package integration
 
 import (
-	"context"
-	"fmt"
 	"testing"
 	"time"
 
@@ -37,14 +35,13 @@ func TestFreeze(t *testing.T) {
 		return
 	}
 	root, team, other := newNamespace(t), newNamespace(t), newNamespace(t)
-	startController(t, metav1.NamespaceAll, "-leader-elect-resource-namespace="+root)
+	// The controller lists it before anything starts.
 	freezes := cnatClient.CnatV1alpha1().Freezes(root)
-	if _, err := freezes.Create(t.Context(), &v1alpha1.Freeze{
+	create(t, freezes, &v1alpha1.Freeze{
 		ObjectMeta: metav1.ObjectMeta{Name: "christmas"},
 		Spec:       v1alpha1.FreezeSpec{Windows: []v1alpha1.FreezeWindow{{From: "2000-01-01T00:00:00Z", Until: "2098-01-01T00:00:00Z"}}, Reason: "Change freeze"},
-	}, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	})
+	startController(t, metav1.NamespaceAll, "-leader-elect-resource-namespace="+root)
 	waitFrozen := func(namespace, name string) {
 		t.Helper()
 		at := waitAt(t, namespace, name, "to be frozen", func(at *v1alpha1.At) bool { return at.Status.Reason == v1alpha1.ReasonFrozen })
@@ -53,17 +50,6 @@ func TestFreeze(t *testing.T) {
 		}
 	}
 	for _, namespace := range []string{team, other} {
-		// The controller knows the Freeze when it holds an At: a watch may be slow.
-		probe := 0
-		eventually(t, "the Freeze to be known", func(context.Context) (bool, error) {
-			probe++
-			name := fmt.Sprintf("probe-%d", probe)
-			createAt(t, newAt(namespace, name, time.Now(), "true"))
-			at := waitAt(t, namespace, name, "to run or to wait", func(at *v1alpha1.At) bool {
-				return at.Status.Phase != v1alpha1.PhasePending || at.Status.Reason != ""
-			})
-			return at.Status.Reason == v1alpha1.ReasonFrozen, nil
-		})
 		createAt(t, newAt(namespace, "waits", time.Now(), "true"))
 		waitFrozen(namespace, "waits")
 	}

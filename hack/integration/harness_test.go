@@ -56,7 +56,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -71,8 +73,11 @@ import (
 )
 
 const (
-	root = "../.." // of the repository
-	crd  = root + "/artifacts/examples/cnat-crd.yaml"
+	root            = "../.." // of the repository
+	crd             = root + "/artifacts/examples/cnat-crd.yaml"
+	deploy          = root + "/artifacts/deploy"
+	restarts        = root + "/artifacts/restarts"
+	systemNamespace = "cnat-system"
 	// patience is the limit for anything that must happen: on a slow machine, a rehearsal finds
 	// the cause only the second time, ten minutes later. A test that fails says what is missing; one
 	// that waits for a minute, what it waits for.
@@ -326,12 +331,6 @@ func areServed(ctx context.Context) (bool, error) {
 	return err == nil, ignoreNotFound(err)
 }
 
-var (
-	namespacesLock sync.Mutex
-	// namespacesMade are the tests that made namespaces, by namespace.
-	namespacesMade = map[string]string{}
-)
-
 // deleteNamespace deletes a namespace. It does not wait until it is gone, which takes long
 // while the controller-manager is busy: nothingLeft does.
 func deleteNamespace(ctx context.Context, namespace string) error {
@@ -359,72 +358,36 @@ func deleteNamespace(ctx context.Context, namespace string) error {
 
 // nothingLeft waits until the namespaces of the tests are gone, and other objects of the cluster that did not exist before. It
 // returns an error for those that stay.
-func nothingLeft(ctx context.Context, before map[string]bool) error {
-	var left []string
+func nothingLeft(ctx context.Context, before sets.Set[string]) error {
+	var left sets.Set[string]
 	err := poll(ctx, "what the tests have made to be gone", func(ctx context.Context) (bool, error) {
 		after, err := clusterObjects(ctx)
-		left = nil
-		for object := range after {
-			if before[object] {
-				continue
-			}
-			maker := "some test"
-			for namespace, test := range namespacesMade {
-				if strings.Contains(object, namespace) {
-					maker = test
-				}
-			}
-			left = append(left, maker+" has left "+object)
-		}
-		return len(left) == 0, err
+		left = after.Difference(before)
+		return err == nil && len(left) == 0, nil
 	})
 	if err != nil {
-		return fmt.Errorf("%w: %s", err, strings.Join(left, "\n"))
+		return fmt.Errorf("%w: there is left %q", err, sets.List(left))
 	}
 	return nil
 }
 
 // clusterObjects returns the objects of the cluster that are in no namespace, except those
 // that Kubernetes makes itself at any time.
-func clusterObjects(ctx context.Context) (map[string]bool, error) {
-	lists, err := kubeClient.Discovery().ServerPreferredResources()
+func clusterObjects(ctx context.Context) (sets.Set[string], error) {
+	resources, err := runKubectl(ctx, "", "api-resources", "--namespaced=false", "--verbs=list", "--output=name")
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %s", err, resources)
 	}
-	found := map[string]bool{}
-	for _, list := range lists {
-		groupVersion, err := schema.ParseGroupVersion(list.GroupVersion)
-		if err != nil {
-			return nil, err
-		}
-		for _, resource := range list.APIResources {
-			if resource.Namespaced || !slices.Contains(resource.Verbs, "list") || slices.Contains([]string{"componentstatuses", "ipaddresses", "apiservices"}, resource.Name) {
-				continue
-			}
-			objects, err := dynamicClient.Resource(groupVersion.WithResource(resource.Name)).List(ctx, metav1.ListOptions{})
-			if err != nil {
-				return nil, err
-			}
-			for i := range objects.Items {
-				found[resource.Name+"/"+objects.Items[i].GetName()] = true
-			}
-		}
-	}
-	return found, nil
+	kinds := sets.New(strings.Fields(resources)...).Delete("componentstatuses", "ipaddresses.networking.k8s.io", "apiservices.apiregistration.k8s.io")
+	objects, err := runKubectl(ctx, "", "get", strings.Join(sets.List(kinds), ","), "--output=name")
+	return sets.New(strings.Fields(objects)...), err
 }
 
-// newNamespace creates a namespace for one test, in which Pods can be created.
+// newNamespace creates a namespace for one test, with its name, in which Pods can be created.
 func newNamespace(t *testing.T) string {
 	t.Helper()
-	ns, err := kubeClient.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "cnat-test-"},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	namespacesLock.Lock()
-	namespacesMade[ns.Name] = t.Name()
-	namespacesLock.Unlock()
+	test, _, _ := strings.Cut(strings.ToLower(t.Name()), "/")
+	ns := create(t, kubeClient.CoreV1().Namespaces(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "cnat-" + test + "-"}})
 	if !ownCluster { // which will be gone
 		// This comes last, when the controllers have ended.
 		t.Cleanup(func() {
@@ -446,12 +409,37 @@ func newNamespace(t *testing.T) string {
 			}
 		})
 	}
-	eventually(t, "the service account that Pods need", func(ctx context.Context) (bool, error) {
-		_, err := kubeClient.CoreV1().ServiceAccounts(ns.Name).Get(ctx, "default", metav1.GetOptions{})
-		return err == nil, ignoreNotFound(err)
-	})
+	waitObject(t, kubeClient.CoreV1().ServiceAccounts(ns.Name), "default", "to exist", exists)
 	return ns.Name
 }
+
+// create creates an object.
+func create[T any](t *testing.T, objects interface {
+	Create(ctx context.Context, object T, options metav1.CreateOptions) (T, error)
+}, object T) T {
+	t.Helper()
+	created, err := objects.Create(t.Context(), object, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return created
+}
+
+// waitObject waits until an object exists and satisfies the condition, and returns it.
+func waitObject[T any](t *testing.T, objects interface {
+	Get(ctx context.Context, name string, options metav1.GetOptions) (T, error)
+}, name, what string, condition func(T) bool) (object T) {
+	t.Helper()
+	eventually(t, name+" "+what, func(ctx context.Context) (bool, error) {
+		var err error
+		object, err = objects.Get(ctx, name, metav1.GetOptions{})
+		return err == nil && condition(object), ignoreNotFound(err)
+	})
+	return object
+}
+
+// exists is the condition that any object satisfies.
+func exists[T any](T) bool { return true }
 
 func ignoreNotFound(err error) error {
 	if apierrors.IsNotFound(err) {
@@ -566,11 +554,20 @@ func newRestart(namespace string, kind v1alpha1.RestartKind) *v1alpha1.At {
 
 func createAt(t *testing.T, at *v1alpha1.At) *v1alpha1.At {
 	t.Helper()
-	at, err := cnatClient.CnatV1alpha1().Ats(at.Namespace).Create(t.Context(), at, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
+	return create(t, cnatClient.CnatV1alpha1().Ats(at.Namespace), at)
+}
+
+// newCronAt returns a CronAt named cronat.
+func newCronAt(namespace, schedule string) *v1alpha1.CronAt {
+	return &v1alpha1.CronAt{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "cronat"},
+		Spec:       v1alpha1.CronAtSpec{Schedule: schedule, AtTemplate: v1alpha1.AtTemplateSpec{Spec: v1alpha1.RunSpec{Command: "true"}}},
 	}
-	return at
+}
+
+func createCronAt(t *testing.T, cronAt *v1alpha1.CronAt) {
+	t.Helper()
+	create(t, cnatClient.CnatV1alpha1().CronAts(cronAt.Namespace), cronAt)
 }
 
 // waitCollector waits until the garbage collector knows the Ats. Up to a minute after the CRD was installed, it does not: then it
@@ -584,16 +581,18 @@ func waitCollector(t *testing.T, namespace string) {
 // waitAt waits until the At satisfies the condition, and returns it.
 func waitAt(t *testing.T, namespace, name, what string, condition func(*v1alpha1.At) bool) *v1alpha1.At {
 	t.Helper()
-	var at *v1alpha1.At
-	eventually(t, fmt.Sprintf("At %s %s", name, what), func(ctx context.Context) (bool, error) {
-		got, err := cnatClient.CnatV1alpha1().Ats(namespace).Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return false, err
-		}
-		at = got
-		return condition(at), nil
-	})
-	return at
+	return waitObject(t, cnatClient.CnatV1alpha1().Ats(namespace), name, what, condition)
+}
+
+func waitPod(t *testing.T, namespace, name string) *corev1.Pod {
+	t.Helper()
+	return waitObject(t, kubeClient.CoreV1().Pods(namespace), name, "to exist", exists)
+}
+
+// waitRollout waits until the rollout of an object in a namespace is complete according to kubectl.
+func waitRollout(t *testing.T, namespace, object string) {
+	t.Helper()
+	kubectl(t, "", "rollout", "status", "-n", namespace, "--timeout="+patience.String(), object)
 }
 
 func waitPhase(t *testing.T, namespace, name string, phase v1alpha1.AtPhase) *v1alpha1.At {
@@ -778,12 +777,12 @@ func requestsOf(t *testing.T, namespace, verb, resource string) []request {
 	return found
 }
 
-// creations returns the creations of Pods by the controller in a namespace, in their order.
-func creations(t *testing.T, namespace string) []request {
+// creations returns the creations of Pods or Ats by the controller in a namespace, in their order.
+func creations(t *testing.T, namespace, resource string) []request {
 	t.Helper()
-	creates := requests(t, namespace, "create", "pods")
-	// On a slow machine, the API server may create a Pod, but answer that it has timed out.
-	all := requestsOf(t, namespace, "create", "pods")
+	creates := requests(t, namespace, "create", resource)
+	// On a slow machine, the API server may create an object, but answer that it has timed out.
+	all := requestsOf(t, namespace, "create", resource)
 	for _, r := range all {
 		isCounted := slices.ContainsFunc(creates, func(create request) bool { return create.ObjectRef.Name == r.ObjectRef.Name })
 		if r.ResponseStatus.Code != http.StatusGatewayTimeout || isPreflight(r.RequestURI) || isRehearsal(r.ObjectRef.Name) || isCounted {
@@ -793,7 +792,7 @@ func creations(t *testing.T, namespace string) []request {
 		existed := slices.ContainsFunc(all, func(retry request) bool {
 			return retry.ObjectRef.Name == r.ObjectRef.Name && retry.ResponseStatus.Code == http.StatusConflict
 		})
-		if _, err := kubeClient.CoreV1().Pods(namespace).Get(t.Context(), r.ObjectRef.Name, metav1.GetOptions{}); err == nil || existed {
+		if found, err := list(t.Context(), namespace, resource, metav1.ListOptions{FieldSelector: "metadata.name=" + r.ObjectRef.Name}); existed || err == nil && len(found) > 0 {
 			creates = append(creates, r)
 		}
 	}
@@ -803,20 +802,22 @@ func creations(t *testing.T, namespace string) []request {
 	return creates
 }
 
-// wantCreates returns the controller's creations of Pods in a namespace, and fails the
-// test if their number is not as expected. It waits, because the log is written after the
-// response.
-func wantCreates(t *testing.T, namespace string, want int) []request {
+// wantCreated checks which Pods or Ats the controller has created in a namespace, each once. It waits,
+// because the log is written after the response.
+func wantCreated(t *testing.T, namespace, resource string, want ...string) {
 	t.Helper()
-	var creates []request
-	eventually(t, fmt.Sprintf("%d creations of Pods", want), func(context.Context) (bool, error) {
-		creates = creations(t, namespace)
-		return len(creates) >= want, nil
+	var got []string
+	eventually(t, fmt.Sprintf("the creations of %q", want), func(context.Context) (bool, error) {
+		got = nil
+		for _, r := range creations(t, namespace, resource) {
+			got = append(got, r.ObjectRef.Name)
+		}
+		return len(got) >= len(want), nil
 	})
-	if len(creates) != want {
-		t.Fatalf("%d creations of Pods, want %d: %+v", len(creates), want, creates)
+	slices.Sort(got)
+	if slices.Sort(want); !slices.Equal(got, want) {
+		t.Errorf("the controller created %s %q, want %q", resource, got, want)
 	}
-	return creates
 }
 
 var (
@@ -855,6 +856,20 @@ func wantOutput(t *testing.T, got string, want ...string) {
 		if !regexp.MustCompile(pattern).MatchString(got) {
 			t.Errorf("got:\n%s\nwant: %s", got, pattern)
 		}
+	}
+}
+
+// decode returns the objects of manifests.
+func decode[T any](manifests string) (objects []T, err error) {
+	decoder := yaml.NewYAMLOrJSONDecoder(strings.NewReader(manifests), 4096)
+	for {
+		var object T
+		if err := decoder.Decode(&object); errors.Is(err, io.EOF) {
+			return objects, nil
+		} else if err != nil {
+			return nil, err
+		}
+		objects = append(objects, object)
 	}
 }
 

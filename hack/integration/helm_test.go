@@ -22,9 +22,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net"
 	"net/http"
@@ -40,7 +38,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/util/yaml"
 	certutil "k8s.io/client-go/util/cert"
 )
 
@@ -194,14 +191,11 @@ func artifactsWith(t *testing.T, kustomization string) string {
 func readObjects(t *testing.T, manifests string) map[string]map[string]any {
 	t.Helper()
 	objects := map[string]map[string]any{}
-	decoder := yaml.NewYAMLOrJSONDecoder(strings.NewReader(manifests), 4096)
-	for {
-		var object unstructured.Unstructured
-		if err := decoder.Decode(&object); errors.Is(err, io.EOF) {
-			return objects
-		} else if err != nil {
-			t.Fatal(err)
-		}
+	found, err := decode[unstructured.Unstructured](manifests)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, object := range found {
 		if object.Object == nil {
 			continue
 		}
@@ -212,6 +206,7 @@ func readObjects(t *testing.T, manifests string) map[string]map[string]any {
 		}
 		objects[object.GetKind()+" "+object.GetName()] = object.Object
 	}
+	return objects
 }
 
 // TestChartValues has values that the chart must refuse.
@@ -358,16 +353,14 @@ func wantChartGone(t *testing.T, ats string) {
 func metricsCertificate(t *testing.T, namespace string) *x509.CertPool {
 	t.Helper()
 	certificate, key, err := certutil.GenerateSelfSignedCertKey("cnat-controller-metrics", nil, nil)
-	if err == nil {
-		_, err = kubeClient.CoreV1().Secrets(namespace).Create(t.Context(), &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Name: "cnat-metrics-certificate"},
-			Type:       corev1.SecretTypeTLS,
-			Data:       map[string][]byte{"tls.crt": certificate, "ca.crt": certificate, "tls.key": key},
-		}, metav1.CreateOptions{})
-	}
 	if err != nil {
 		t.Fatal(err)
 	}
+	create(t, kubeClient.CoreV1().Secrets(namespace), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: "cnat-metrics-certificate"},
+		Type:       corev1.SecretTypeTLS,
+		Data:       map[string][]byte{"tls.crt": certificate, "ca.crt": certificate, "tls.key": key},
+	})
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(certificate)
 	return pool

@@ -37,12 +37,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
-const (
-	deploy          = root + "/artifacts/deploy"
-	restarts        = root + "/artifacts/restarts"
-	policies        = deploy + "/policy"
-	systemNamespace = "cnat-system"
-)
+const policies = deploy + "/policy"
 
 // Tests that have their own cluster install cnat themselves.
 func init() {
@@ -221,17 +216,9 @@ func busy(t *testing.T, namespace string) {
 	nodes := newAt(namespace, "nodes", time.Now(), untilStopped)
 	nodes.Spec.Nodes = &v1alpha1.AtNodes{Selector: metav1.LabelSelector{}}
 	createAt(t, nodes)
-	cronAt := &v1alpha1.CronAt{
-		ObjectMeta: metav1.ObjectMeta{Name: "cronat"},
-		Spec: v1alpha1.CronAtSpec{
-			Schedule:          "* * * * *",
-			ConcurrencyPolicy: v1alpha1.ForbidConcurrent, // A slow node would have a hundred Pods.
-			AtTemplate:        v1alpha1.AtTemplateSpec{Spec: v1alpha1.RunSpec{Command: "true"}},
-		},
-	}
-	if _, err := cnatClient.CnatV1alpha1().CronAts(namespace).Create(t.Context(), cronAt, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	cronAt := newCronAt(namespace, "* * * * *")
+	cronAt.Spec.ConcurrencyPolicy = v1alpha1.ForbidConcurrent // A slow node would have a hundred Pods.
+	createCronAt(t, cronAt)
 	waitPhase(t, namespace, "running", v1alpha1.PhaseRunning)
 	eventually(t, "the At of a node to run", func(ctx context.Context) (bool, error) {
 		ats, err := cnatClient.CnatV1alpha1().Ats(namespace).List(ctx, metav1.ListOptions{})
@@ -244,8 +231,5 @@ func busy(t *testing.T, namespace string) {
 	for _, name := range []string{"new-1", "new-2", "new-3"} {
 		createAt(t, newAt(namespace, name, time.Now(), untilStopped))
 	}
-	eventually(t, "a new Pod", func(ctx context.Context) (bool, error) {
-		_, err := kubeClient.CoreV1().Pods(namespace).Get(ctx, "new-1-pod", metav1.GetOptions{})
-		return err == nil, ignoreNotFound(err)
-	})
+	waitPod(t, namespace, "new-1-pod")
 }

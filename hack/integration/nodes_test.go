@@ -19,98 +19,33 @@ limitations under the License.
 package integration
 
 import (
-	"context"
 	"fmt"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-// fleet is a set of nodes of a test with simulated kubelets. They have no capacity, so
-// that the scheduler does not interfere, and a label with the test's namespace.
-type fleet struct{ namespace string }
-
-// startFleet creates the nodes with the given short names, and simulates their kubelets.
-func startFleet(t *testing.T, namespace string, names ...string) *fleet {
+// createNodes creates nodes, with the namespace before their names and as a label. They have no kubelet and no capacity, so
+// that the scheduler does not interfere.
+func createNodes(t *testing.T, namespace string, names ...string) {
 	t.Helper()
-	f := newFleet(t, namespace, names...)
-	playPods(t, namespace, metav1.ListOptions{LabelSelector: v1alpha1.LabelAtUID}, playNode)
-	return f
-}
-
-// newFleet creates the nodes with the given short names.
-func newFleet(t *testing.T, namespace string, names ...string) *fleet {
-	t.Helper()
-	f := &fleet{namespace}
 	for _, name := range names {
-		f.add(t, name)
+		create(t, kubeClient.CoreV1().Nodes(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: namespace + "-" + name, Labels: map[string]string{"nodes": namespace}}})
 	}
-	t.Cleanup(func() {
-		err := kubeClient.CoreV1().Nodes().DeleteCollection(context.Background(), metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "fleet=" + namespace})
-		if err != nil {
-			t.Error(err)
-		}
-	})
-	return f
+	cleanUp(t, "", "delete", "nodes", "-l", "nodes="+namespace)
 }
 
-// name returns the full name of a node: nodes are cluster-scoped, and tests run at the
-// same time.
-func (f *fleet) name(short string) string { return f.namespace + "-" + short }
-
-func (f *fleet) add(t *testing.T, short string) {
-	t.Helper()
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: f.name(short), Labels: map[string]string{"fleet": f.namespace}}}
-	if _, err := kubeClient.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// playNode takes the next step of a scheduler and a kubelet with a Pod.
-func playNode(ctx context.Context, pod *corev1.Pod) {
-	pods := kubeClient.CoreV1().Pods(pod.Namespace)
-	switch {
-	case pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
-		if pod.DeletionTimestamp != nil && *pod.DeletionGracePeriodSeconds > 0 {
-			_ = pods.Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0), Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
-		}
-	case pod.Spec.NodeName == "":
-		_ = pods.Bind(ctx, &corev1.Binding{
-			ObjectMeta: metav1.ObjectMeta{Name: pod.Name, UID: pod.UID},
-			Target:     corev1.ObjectReference{Kind: "Node", Name: pod.Annotations[v1alpha1.AnnotationNode]},
-		}, metav1.CreateOptions{})
-	default:
-		pod.Status.Phase, pod.Status.ContainerStatuses = corev1.PodSucceeded, exited(pod, 0)
-		_, _ = pods.UpdateStatus(ctx, pod, metav1.UpdateOptions{})
-	}
-}
-
-// newNodesAt returns a due At for all nodes of a fleet.
-func newNodesAt(f *fleet) *v1alpha1.At {
-	at := newAt(f.namespace, "at", time.Now(), "true")
-	at.Spec.Nodes = &v1alpha1.AtNodes{Selector: metav1.LabelSelector{MatchLabels: map[string]string{"fleet": f.namespace}}}
+// newNodesAt returns a due At for the nodes of a namespace.
+func newNodesAt(namespace string) *v1alpha1.At {
+	at := newAt(namespace, "at", time.Now(), "true")
+	at.Spec.Nodes = &v1alpha1.AtNodes{Selector: metav1.LabelSelector{MatchLabels: map[string]string{"nodes": namespace}}}
 	return at
-}
-
-// wantCreated checks that exactly the given Pods were created in a namespace.
-func wantCreated(t *testing.T, namespace string, want ...string) {
-	t.Helper()
-	var got []string
-	for _, creation := range creations(t, namespace) {
-		got = append(got, creation.ObjectRef.Name)
-	}
-	slices.Sort(got)
-	if slices.Sort(want); !slices.Equal(got, want) {
-		t.Errorf("Pods were created %v, want %v", got, want)
-	}
 }
 
 // TestNodesSecret has a user who may write Ats and Pods in a namespace whose quota admits no
@@ -118,16 +53,16 @@ func wantCreated(t *testing.T, namespace string, want ...string) {
 func TestNodesSecret(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
-	f := startFleet(t, namespace, "a", "secret")
+	createNodes(t, namespace, "a", "secret")
 	admitPods(t, namespace, 0)
 	user := bindRole(t, namespace, "tenant", "get,list ats; get,list pods,events")
 	startController(t, namespace)
 
 	runs := map[string]string{
-		"some":    "nodes: {selector: {matchLabels: {fleet: " + namespace + "}}}",
-		"none":    "nodes: {selector: {matchLabels: {fleet: none}}}",
-		"there":   "node: " + f.name("a"),
-		"nowhere": "node: " + f.name("b"),
+		"some":    "nodes: {selector: {matchLabels: {nodes: " + namespace + "}}}",
+		"none":    "nodes: {selector: {matchLabels: {nodes: none}}}",
+		"there":   "node: " + namespace + "-a",
+		"nowhere": "node: " + namespace + "-b",
 	}
 	var manifests strings.Builder
 	for name, run := range runs {
@@ -153,17 +88,9 @@ func TestNodesSecret(t *testing.T) {
 		}
 	}
 	seen := kubectl(t, "", "get", "ats,pods,events", "--as="+user, "-n", namespace, "-o", "json")
-	for _, secret := range []string{f.name("secret"), v1alpha1.ReasonNoNodes, v1alpha1.ReasonNodeGone, v1alpha1.ReasonNodesForbidden, "No node matches", "does not exist"} {
+	for _, secret := range []string{namespace + "-secret", v1alpha1.ReasonNoNodes, v1alpha1.ReasonNodeGone, v1alpha1.ReasonNodesForbidden, "No node matches", "does not exist"} {
 		if strings.Contains(seen, secret) {
 			t.Errorf("the user sees %q", secret)
-		}
-	}
-
-	// Who may run a Pod learns all that.
-	kubectl(t, "", "delete", "-n", namespace, "quota/quota")
-	for name, want := range map[string]string{"some": v1alpha1.ReasonCompleted, "none": v1alpha1.ReasonNoNodes, "there": v1alpha1.ReasonCompleted, "nowhere": v1alpha1.ReasonNodeGone} {
-		if at := waitPhase(t, namespace, name+"-now", v1alpha1.PhaseDone); at.Status.Reason != want {
-			t.Errorf("At %s ended as %s: %s, want %s", at.Name, at.Status.Reason, at.Status.Message, want)
 		}
 	}
 }

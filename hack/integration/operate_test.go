@@ -78,10 +78,10 @@ func TestMetrics(t *testing.T) {
 ---
 {apiVersion: %[1]s, kind: At, metadata: {name: refused}, spec: {schedule: "0001-01-01T00:00:00Z", command: "true"}}
 `, v1alpha1.SchemeGroupVersion)+"---\n"+annotatable("Deployment", "web", fmt.Sprintf("%q: %q", scheduleAnnotation, "25 o'clock")), "create", "-n", namespace, "-f", "-")
-	waitCronAt(t, namespace, "to have a next time", func(cronAt *v1alpha1.CronAt) bool { return cronAt.Status.NextScheduleTime != nil })
+	waitCronAt(t, namespace, "cronat", "to have a next time", func(cronAt *v1alpha1.CronAt) bool { return cronAt.Status.NextScheduleTime != nil })
 	endPod(t, waitPod(t, namespace, "succeeds-pod"), corev1.PodSucceeded, 0)
 	endPod(t, waitPod(t, namespace, "fails-pod"), corev1.PodFailed, 1)
-	wantCreates(t, namespace, 3)
+	wantCreated(t, namespace, "pods", "succeeds-pod", "fails-pod", "runs-pod")
 	// The unit tests count the others.
 	want := []string{`cnat_ats{namespace="` + namespace + `",state="done"} 3`, `cnat_ats_blocked{namespace="` + namespace + `",reason="PodNameConflict"} 1`}
 	// hack/tools/promcheck checks the queries against these.

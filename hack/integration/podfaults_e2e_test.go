@@ -19,7 +19,6 @@ limitations under the License.
 package integration
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -50,7 +49,7 @@ const (
 	ofClaim = "volumes: [{name: data, persistentVolumeClaim: {claimName: NAME}}]"
 
 	claim  = `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: NAME}, spec: {storageClassName: "", accessModes: [ReadWriteOncePod], resources: {requests: {storage: 1Mi}}}}`
-	volume = `{apiVersion: v1, kind: PersistentVolume, metadata: {name: NAME, labels: {test: NAMESPACE}}, spec: {capacity: {storage: 1Mi}, accessModes: [ReadWriteOncePod],
+	volume = `{apiVersion: v1, kind: PersistentVolume, metadata: {name: NAME, labels: {test: podfaults}}, spec: {capacity: {storage: 1Mi}, accessModes: [ReadWriteOncePod],
 		hostPath: {path: /tmp}, claimRef: {namespace: NAMESPACE, name: NAME}, nodeAffinity: {required: {nodeSelectorTerms: [{matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [`
 )
 
@@ -83,7 +82,7 @@ var podFaults = map[string]podFault{
 	"tainted node": {
 		pod: "nodeSelector: {tainted: NAME}",
 		// By its name it is not the first node, which docs/tasks/every-node.md uses.
-		prepare: []string{`{apiVersion: v1, kind: Node, metadata: {name: NAME, labels: {test: NAMESPACE, tainted: NAME, type: virtual-kubelet}}, spec: {taints: [{key: example.com/reserved, effect: NoSchedule}]}}`},
+		prepare: []string{`{apiVersion: v1, kind: Node, metadata: {name: NAME, labels: {test: podfaults, tainted: NAME, type: virtual-kubelet}}, spec: {taints: [{key: example.com/reserved, effect: NoSchedule}]}}`},
 		reason:  "Unschedulable", message: `^Pod .*: .*had untolerated taint`,
 	},
 	"not enough CPU": {
@@ -92,7 +91,7 @@ var podFaults = map[string]podFault{
 	},
 	"no such runtime": {
 		pod:     "runtimeClassName: NAME",
-		prepare: []string{"{apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: NAME, labels: {test: NAMESPACE}}, handler: none}"},
+		prepare: []string{"{apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: NAME, labels: {test: podfaults}}, handler: none}"},
 		reason:  "SandboxNotCreated", message: `^Pod .*: FailedCreatePodSandBox: .*no runtime for "none" is configured`,
 	},
 	"an image that runs as root": {
@@ -105,13 +104,9 @@ var podFaults = map[string]podFault{
 // which is due in an hour, in its rehearsal.
 func TestPodDoesNotStart(t *testing.T) {
 	t.Parallel()
-	namespace := ""
-	t.Cleanup(func() { // after the namespace is deleted, whose claims use the volumes
-		if out, err := runKubectl(context.Background(), "", "delete", "persistentvolumes,nodes,runtimeclasses", "-l", "test="+namespace, "--timeout="+patience.String()); err != nil {
-			t.Errorf("%v: %s", err, out)
-		}
-	})
-	namespace = newNamespace(t)
+	// After the namespace is deleted, whose claims use the volumes.
+	cleanUp(t, "", "delete", "persistentvolumes,nodes,runtimeclasses", "-l", "test=podfaults", "--timeout="+patience.String())
+	namespace := newNamespace(t)
 	// Ats and objects are named after the fault, and images and objects of the cluster also
 	// after the namespace, for a cluster in which this test has run before.
 	nameOf := func(fault string) string { return dashes(strings.ToLower(fault)) + "-" + namespace[len(namespace)-5:] }

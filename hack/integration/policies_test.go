@@ -28,6 +28,7 @@ import (
 	"strings"
 	"testing"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -243,14 +244,9 @@ func TestPoliciesTypes(t *testing.T) {
 			t.Errorf("%s: %v", policy.Name, err)
 			continue
 		}
-		t.Cleanup(func() {
-			if err := policies.Delete(context.Background(), created.Name, metav1.DeleteOptions{}); err != nil {
-				t.Error(err)
-			}
-		})
-		eventually(t, created.Name+" to be checked", func(ctx context.Context) (bool, error) {
-			created, err = policies.Get(ctx, created.Name, metav1.GetOptions{})
-			return err == nil && created.Status.ObservedGeneration == created.Generation && created.Status.TypeChecking != nil, err
+		cleanUp(t, "", "delete", "validatingadmissionpolicy", policy.Name)
+		created = waitObject(t, policies, created.Name, "to be checked", func(policy *admissionregistrationv1.ValidatingAdmissionPolicy) bool {
+			return policy.Status.ObservedGeneration == policy.Generation && policy.Status.TypeChecking != nil
 		})
 		for _, warning := range created.Status.TypeChecking.ExpressionWarnings {
 			t.Errorf("%s: %s: %s", created.Name, warning.FieldRef, warning.Warning)

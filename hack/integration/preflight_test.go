@@ -118,7 +118,7 @@ func TestPreflight(t *testing.T) {
 			waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
 			waitUnblocked(t, namespace)
 			waitEvents(t, at, map[string]int32{tc.reason: 1, v1alpha1.ReasonSuccessfulCreate: 1})
-			wantCreates(t, namespace, 1)
+			wantCreated(t, namespace, "pods", "at-pod")
 		})
 	}
 }
@@ -127,10 +127,7 @@ func TestPreflight(t *testing.T) {
 func admitPods(t *testing.T, namespace string, number int) {
 	t.Helper()
 	kubectl(t, "", "create", "-n", namespace, "quota", "quota", fmt.Sprintf("--hard=pods=%d", number))
-	eventually(t, "the quota to be in force", func(ctx context.Context) (bool, error) {
-		quota, err := kubeClient.CoreV1().ResourceQuotas(namespace).Get(ctx, "quota", metav1.GetOptions{})
-		return err == nil && len(quota.Status.Hard) > 0, err
-	})
+	waitObject(t, kubeClient.CoreV1().ResourceQuotas(namespace), "quota", "to be in force", func(quota *corev1.ResourceQuota) bool { return len(quota.Status.Hard) > 0 })
 }
 
 // TestRehearsalYields uses up a quota with a rehearsal that does not end. It ends when another At

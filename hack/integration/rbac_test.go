@@ -20,10 +20,8 @@ package integration
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"os/exec"
@@ -41,7 +39,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/utils/ptr"
@@ -51,10 +48,7 @@ import (
 )
 
 const (
-	deploy           = root + "/artifacts/deploy"
-	restarts         = root + "/artifacts/restarts"
 	annotations      = restarts + "/annotations"
-	systemNamespace  = "cnat-system"
 	serviceAccount   = "cnat-controller"
 	serviceAccountID = "system:serviceaccount:" + systemNamespace + ":" + serviceAccount
 )
@@ -121,14 +115,11 @@ func grants(manifests string) (map[string]bool, error) {
 	}
 	rules := map[string][]rbacv1.PolicyRule{} // by kind, namespace and name
 	var bindings []object
-	decoder := yaml.NewYAMLOrJSONDecoder(strings.NewReader(manifests), 4096)
-	for {
-		var o object
-		if err := decoder.Decode(&o); errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			return nil, err
-		}
+	objects, err := decode[object](manifests)
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range objects {
 		rules[o.Kind+o.Namespace+"/"+o.Name] = o.Rules
 		if slices.ContainsFunc(o.Subjects, func(subject rbacv1.Subject) bool { return subject.Name == serviceAccount }) {
 			bindings = append(bindings, o)
@@ -270,13 +261,8 @@ func bindRole(t *testing.T, namespace, name, role string) string {
 		}
 		rules = append(rules, rule)
 	}
-	_, err := kubeClient.CoreV1().ServiceAccounts(namespace).Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
-	if err == nil {
-		_, err = kubeClient.RbacV1().Roles(namespace).Create(t.Context(), &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules}, metav1.CreateOptions{})
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	create(t, kubeClient.CoreV1().ServiceAccounts(namespace), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	create(t, kubeClient.RbacV1().Roles(namespace), &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules})
 	user := bind(t, namespace, name, rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name})
 	resource, subresource, _ := strings.Cut(rules[0].Resources[0], "/")
 	waitAllowed(t, user, authorizationv1.ResourceAttributes{
@@ -288,14 +274,11 @@ func bindRole(t *testing.T, namespace, name, role string) string {
 // bind binds a role to a service account in its namespace, and returns its user name.
 func bind(t *testing.T, namespace, name string, role rbacv1.RoleRef) string {
 	t.Helper()
-	_, err := kubeClient.RbacV1().RoleBindings(namespace).Create(t.Context(), &rbacv1.RoleBinding{
+	create(t, kubeClient.RbacV1().RoleBindings(namespace), &rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		RoleRef:    role,
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: name}},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	})
 	return "system:serviceaccount:" + namespace + ":" + name
 }
 

@@ -35,14 +35,9 @@ import (
 	"testing"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
-	batchv1 "k8s.io/api/batch/v1"
-	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat"
@@ -251,23 +246,15 @@ func TestDocs(t *testing.T) {
 			t.Helper()
 			createAt(t, newAt(namespace, "example-at", time.Now(), "echo YAY"))
 			waitPhase(t, namespace, "example-at", v1alpha1.PhaseDone)
-			cronAt := &v1alpha1.CronAt{ObjectMeta: metav1.ObjectMeta{Name: "backup"}, Spec: v1alpha1.CronAtSpec{
-				Schedule:   "0 3 * * *",
-				AtTemplate: v1alpha1.AtTemplateSpec{Spec: v1alpha1.RunSpec{Command: "echo YAY"}},
-			}}
-			if _, err := cnatClient.CnatV1alpha1().CronAts(namespace).Create(t.Context(), cronAt, metav1.CreateOptions{}); err != nil {
-				t.Fatal(err)
-			}
+			cronAt := newCronAt(namespace, "0 3 * * *")
+			cronAt.Name = "backup"
+			createCronAt(t, cronAt)
 		},
 		"docs/tasks/team-access.md": func(t *testing.T, namespace string) {
 			t.Helper()
 			roles := root + "/artifacts/deploy/roles.yaml"
 			kubectl(t, "", "apply", "-f", roles)
-			t.Cleanup(func() {
-				if out, err := runKubectl(context.Background(), "", "delete", "-f", roles); err != nil {
-					t.Errorf("delete the roles: %v\n%s", err, out)
-				}
-			})
+			cleanUp(t, "", "delete", "-f", roles)
 			kubectl(t, "", "create", "rolebinding", "probe", "-n", namespace, "--clusterrole=edit", "--user=probe")
 			waitAllowed(t, "probe", authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "create", Group: cnat.GroupName, Resource: "ats"})
 			kubectl(t, "", "delete", "rolebinding", "probe", "-n", namespace)
@@ -323,34 +310,20 @@ func loadKubectl(t *testing.T, _ string) {
 // wantNothingLeft waits until nothing exists that the commands of a page can make in its namespace.
 func wantNothingLeft(t *testing.T, namespace string) {
 	t.Helper()
-	var left []string
-	err := poll(t.Context(), t.Name()+": what the page has made to be gone", func(ctx context.Context) (bool, error) {
-		left = nil
-		for group, resources := range map[schema.GroupVersion]string{
-			v1alpha1.SchemeGroupVersion: "ats cronats freezes", corev1.SchemeGroupVersion: "pods configmaps secrets serviceaccounts resourcequotas",
-			appsv1.SchemeGroupVersion: "deployments replicasets", batchv1.SchemeGroupVersion: "jobs cronjobs", rbacv1.SchemeGroupVersion: "roles rolebindings",
-		} {
-			for resource := range strings.FieldsSeq(resources) {
-				list, err := dynamicClient.Resource(group.WithResource(resource)).Namespace(namespace).List(ctx, metav1.ListOptions{})
-				if err != nil {
-					return false, err
-				}
-				for i := range list.Items {
-					left = append(left, resource+"/"+list.Items[i].GetName())
-				}
-			}
-		}
-		// Each namespace has these.
-		return len(left) == 2 && slices.Contains(left, "configmaps/kube-root-ca.crt") && slices.Contains(left, "serviceaccounts/default"), nil
+	const kinds = "ats,cronats,freezes,pods,configmaps,secrets,serviceaccounts,resourcequotas,deployments,replicasets,jobs,cronjobs,roles,rolebindings"
+	left := ""
+	err := poll(t.Context(), t.Name()+": what the page has made to be gone", func(context.Context) (bool, error) {
+		left = kubectl(t, "", "get", "-n", namespace, kinds, "-o", "name")
+		return left == "configmap/kube-root-ca.crt\nserviceaccount/default\n", nil // Each namespace has these.
 	})
 	if err != nil {
-		t.Errorf("%v: %q are left", err, left)
+		t.Errorf("%v: there is left\n%s", err, left)
 	}
 }
 
 // changes matches what is different each time in what kubectl prints: days, months, times, ages, namespaces,
 // generated names.
-var changes = regexp.MustCompile(`\b(?:echo-[a-z0-9]{5}|[A-Z][a-z]{2} \d+ [A-Z][a-z]{2} \d+|\d[\d:TZhms-]*|(?:default|cnat-test-[a-z0-9]+)/)`)
+var changes = regexp.MustCompile(`\b(?:echo-[a-z0-9]{5}|[A-Z][a-z]{2} \d+ [A-Z][a-z]{2} \d+|\d[\d:TZhms-]*|(?:default|cnat-test[a-z]+-[a-z0-9]+)/)`)
 
 // wantLines finds the lines of what a page quotes, in their order, in what its commands have printed.
 func wantLines(t *testing.T, printed string, quoted []string) {
@@ -537,9 +510,7 @@ func leavePod(t *testing.T) {
 	pods := kubeClient.CoreV1().Pods("default")
 	pod := plan.NewPod(at, plan.Defaults{Image: "busybox:1.37.0"})
 	pod.OwnerReferences = nil
-	if _, err := pods.Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	create(t, pods, pod)
 	if err := pods.Delete(t.Context(), pod.Name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -24,14 +24,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
@@ -86,7 +82,6 @@ func TestRehearsal(t *testing.T) {
 		t.Fatal(err)
 	}
 	loadImage(t, image+"="+program)
-	stop := watchPods(t, namespace)
 	kubectl(t, fmt.Sprintf(`
 {apiVersion: %[1]s, kind: At, metadata: {name: soon}, spec: {schedule: %[2]q, command: "true", rehearse: true}}
 ---
@@ -111,16 +106,7 @@ func TestRehearsal(t *testing.T) {
 		t.Errorf("rehearsals have run %v, %v", files, err)
 	}
 	waitFor(t, namespace, v1alpha1.ConditionComplete, "at/soon")
-	for _, pod := range stop() {
-		of := pod.Labels[v1alpha1.LabelRehearsalOf]
-		if of == "" && pod.Name == "soon-pod" {
-			continue
-		}
-		// A Service, a quota or a NetworkPolicy cannot select it by a label of the template.
-		if owner := metav1.GetControllerOf(&pod); owner == nil || string(owner.UID) != of || pod.Name != owner.Name+"-rehearsal" || len(pod.Labels) != 1 || len(pod.Finalizers) > 0 {
-			t.Errorf("Pod %s: owner %+v, labels %v, finalizers %v", pod.Name, owner, pod.Labels, pod.Finalizers)
-		}
-	}
+	wantCreated(t, namespace, "pods", "soon-pod") // besides the rehearsals
 
 	for name := range table {
 		runNow(t, namespace, dashes(name))
@@ -139,33 +125,5 @@ func TestRehearsal(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(ran, name)); err != nil {
 			t.Errorf("the run has not run %s: %v", name, err)
 		}
-	}
-}
-
-// watchPods collects the Pods of a namespace, by UID, until the function that it returns is
-// called.
-func watchPods(t *testing.T, namespace string) (stop func() map[types.UID]corev1.Pod) {
-	t.Helper()
-	list, err := kubeClient.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	watcher := retryWatch(t.Context(), t, list.ResourceVersion, kubeClient.CoreV1().Pods(namespace).Watch)
-	pods := map[types.UID]corev1.Pod{}
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for event := range watcher.ResultChan() {
-			pod, ok := event.Object.(*corev1.Pod)
-			if !ok {
-				t.Errorf("the watch ended: %v", event.Object)
-				return
-			}
-			pods[pod.UID] = *pod
-		}
-	})
-	return func() map[types.UID]corev1.Pod {
-		watcher.Stop()
-		wg.Wait()
-		return pods
 	}
 }

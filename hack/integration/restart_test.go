@@ -43,23 +43,24 @@ var restartKinds = map[v1alpha1.RestartKind]string{
 	v1alpha1.RestartDaemonSet:   "daemonsets",
 }
 
-// createWorkload creates a workload named web whose Pods never get a node. spec contains
-// its additional fields.
+// createWorkload creates a workload named web, a DaemonSet for the nodes of the namespace. No kubelet runs its Pods. spec
+// contains its additional fields.
 func createWorkload(t *testing.T, namespace string, kind v1alpha1.RestartKind, spec string) {
 	t.Helper()
 	kubectl(t, fmt.Sprintf(`
 apiVersion: apps/v1
-kind: %s
+kind: %[1]s
 metadata: {name: web}
 spec:
-  %s
+  %[2]s
   selector: {matchLabels: {app: web}}
   template:
     metadata: {labels: {app: web}}
     spec:
-      nodeSelector: {example.com/node: none}
+      nodeSelector: {nodes: %[3]s}
+      tolerations: [{operator: Exists}]
       containers: [{name: web, image: web}]
-`, kind, spec), "create", "-n", namespace, "-f", "-")
+`, kind, spec, namespace), "create", "-n", namespace, "-f", "-")
 }
 
 // playReadyIf simulates a kubelet whose Pods become ready when the condition holds.
@@ -77,15 +78,8 @@ func playReadyIf(t *testing.T, namespace string, condition func(*corev1.Pod) boo
 	})
 }
 
-// waitRolledOut waits until the rollout of the workload named web is complete according
-// to kubectl.
-func waitRolledOut(t *testing.T, namespace string, kind v1alpha1.RestartKind) {
-	t.Helper()
-	kubectl(t, "", "rollout", "status", "--timeout="+patience.String(), "-n", namespace, string(kind)+"/web")
-}
-
 // TestRestartWorkload restarts workloads whose new Pods only become ready after an event, and
-// compares what it observes with kubectl. TestRestartFails and TestRestartDaemonSet have a node.
+// compares what it observes with kubectl. TestRestartFails has a node.
 func TestRestartWorkload(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -97,6 +91,10 @@ func TestRestartWorkload(t *testing.T) {
 		"a StatefulSet": {
 			v1alpha1.RestartStatefulSet, nil,
 			v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, "^StatefulSet web has been restarted: 2 of 2 updated, 2 available",
+		},
+		"a DaemonSet": {
+			v1alpha1.RestartDaemonSet, nil,
+			v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, "^DaemonSet web has been restarted: 2 of 2 updated, 2 available",
 		},
 		"undone": {
 			v1alpha1.RestartDeployment, []string{"rollout", "undo", "deployment/web"},
@@ -110,8 +108,13 @@ func TestRestartWorkload(t *testing.T) {
 			playReadyIf(t, namespace, func(pod *corev1.Pod) bool {
 				return pod.Annotations[rollout.AnnotationRestartedAt] == "" || ready.Load()
 			})
-			createWorkload(t, namespace, tc.kind, "replicas: 2")
-			waitRolledOut(t, namespace, tc.kind)
+			spec := "replicas: 2"
+			if tc.kind == v1alpha1.RestartDaemonSet {
+				createNodes(t, namespace, "a", "b")
+				spec = "minReadySeconds: 0"
+			}
+			createWorkload(t, namespace, tc.kind, spec)
+			waitRollout(t, namespace, string(tc.kind)+"/web")
 			startController(t, namespace)
 			createAt(t, newRestart(namespace, tc.kind))
 			at := waitAt(t, namespace, "at", "to have restarted the workload", func(at *v1alpha1.At) bool {
@@ -149,7 +152,7 @@ func TestRestartWrites(t *testing.T) {
 		at.Name, at.Spec.Schedule = resource, "2099-01-01T00:00:00Z"
 		createAt(t, at)
 	}
-	waitRolledOut(t, namespace, v1alpha1.RestartDeployment)
+	waitRollout(t, namespace, "deployment/web")
 	startController(t, namespace)
 	for _, resource := range restartKinds {
 		eventually(t, "a dry-run for "+resource, func(context.Context) (bool, error) {
@@ -184,7 +187,7 @@ func TestRestartAnnotation(t *testing.T) {
 		kubectl(t, "", "annotate", "-n", namespace, "--overwrite", "deployment/web", scheduleAnnotation+"="+schedule)
 	}
 	kubectl(t, annotatable("Deployment", "web", fmt.Sprintf("%q: %q", scheduleAnnotation, "0 3 * * 1-5")), "create", "-n", namespace, "-f", "-")
-	cronAt := waitNamedCronAt(t, namespace, "deployment-web", "to be followed", func(cronAt *v1alpha1.CronAt) bool {
+	cronAt := waitCronAt(t, namespace, "deployment-web", "to be followed", func(cronAt *v1alpha1.CronAt) bool {
 		return hasSchedule("0 3 * * 1-5")(cronAt) && cronAt.Status.NextScheduleTime != nil
 	})
 	if owner := metav1.GetControllerOf(cronAt); owner == nil || owner.Kind != "Deployment" || owner.Name != "web" {
@@ -199,7 +202,7 @@ func TestRestartAnnotation(t *testing.T) {
 		})
 		schedule := fmt.Sprintf("0 %d * * *", refusals)
 		annotate(schedule)
-		waitNamedCronAt(t, namespace, "deployment-web", "to be corrected", hasSchedule(schedule))
+		waitCronAt(t, namespace, "deployment-web", "to be corrected", hasSchedule(schedule))
 	}
 	kubectl(t, "", "delete", "-n", namespace, "deployment/web")
 	waitGone(t, namespace, "cronats")

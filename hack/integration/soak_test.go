@@ -97,7 +97,7 @@ func TestSoak(t *testing.T) {
 	// No Pod twice, none early. The log of a killed API server may lack a creation that the
 	// kubelet has seen.
 	created := map[string]bool{}
-	for _, create := range creations(t, namespace) {
+	for _, create := range creations(t, namespace, "pods") {
 		name := create.ObjectRef.Name
 		if lateness := create.RequestReceivedTimestamp.Sub(due[name]); lateness < 0 || created[name] {
 			t.Errorf("Pod %s was created late by %v; twice: %v", name, lateness, created[name])
