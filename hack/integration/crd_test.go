@@ -19,10 +19,7 @@ limitations under the License.
 package integration
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -36,80 +33,80 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
 	"programming-kubernetes.info/cnat-controller/pkg/freeze"
+	"programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/scheme"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/zones"
 )
 
-const golden = root + "/pkg/apis/cnat/v1alpha1/testdata"
-
-// TestValidObjects applies the documents of each valid golden file one after the other.
-// The controller must be able to read everything that the API server accepts.
-func TestValidObjects(t *testing.T) {
+// TestObjects applies the documents of each golden file one after the other. The last one of an invalid file must be
+// refused with the message in the file's first line. The controller must be able to read all others.
+func TestObjects(t *testing.T) {
 	t.Parallel()
-	forEachGolden(t, "valid", func(t *testing.T, path string) {
-		t.Helper()
-		objects, _ := readGolden(t, path)
-		namespace := newNamespace(t)
-		for _, object := range objects {
-			if err := writeGolden(t, namespace, object); err != nil {
+	paths, err := filepath.Glob(root + "/pkg/apis/cnat/v1alpha1/testdata/*/*.yaml")
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no golden files: %v", err)
+	}
+	for _, path := range paths {
+		isInvalid := filepath.Base(filepath.Dir(path)) == "invalid"
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".yaml"), func(t *testing.T) {
+			t.Parallel()
+			content, err := os.ReadFile(path)
+			if err != nil {
 				t.Fatal(err)
 			}
-			var at v1alpha1.At
-			var cronAt v1alpha1.CronAt
-			var err error
-			switch object.GetKind() {
-			case v1alpha1.CronAtKind:
-				if err = runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &cronAt); err == nil {
-					err = cronplan.Validate(&cronAt.Spec)
-				}
-			case v1alpha1.FreezeKind:
-				var frozen v1alpha1.Freeze
-				if err = runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &frozen); err == nil {
-					_, err = freeze.New(&frozen)
-				}
-			default:
-				if err = runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &at); err == nil {
-					_, err = plan.Instant(&at.Spec)
-				}
-			}
+			objects, err := decode[*unstructured.Unstructured](string(content))
 			if err != nil {
-				t.Errorf("the CRD accepts an object that the controller cannot read: %v", err)
+				t.Fatal(err)
 			}
-		}
-	})
-}
-
-// TestInvalidObjects applies the documents of each invalid golden file. The last one must
-// be refused with the message in the file's first line.
-func TestInvalidObjects(t *testing.T) {
-	t.Parallel()
-	forEachGolden(t, "invalid", func(t *testing.T, path string) {
-		t.Helper()
-		objects, want := readGolden(t, path)
-		if want == "" {
-			t.Fatal("the first line must be: # want: MESSAGE")
-		}
-		namespace := newNamespace(t)
-		for i, object := range objects {
-			err := writeGolden(t, namespace, object)
-			if i < len(objects)-1 {
+			first, _, _ := strings.Cut(string(content), "\n")
+			want, hasWant := strings.CutPrefix(first, "# want: ")
+			if hasWant != isInvalid {
+				t.Fatal("the first line of a file must be # want: MESSAGE if it is invalid")
+			}
+			namespace := newNamespace(t)
+			for i, object := range objects {
+				err := writeGolden(t, namespace, object)
+				if isInvalid && i == len(objects)-1 {
+					if err == nil || !strings.Contains(withoutValues(err.Error()), withoutValues(want)) {
+						t.Errorf("got:  %v\nwant: %s", err, want)
+					}
+					break
+				}
 				if err != nil {
 					t.Fatalf("document %d: %v", i, err)
 				}
-				continue
+				if err := readGolden(object); err != nil {
+					t.Errorf("the CRD accepts an object that the controller cannot read: %v", err)
+				}
 			}
-			if err == nil || !strings.Contains(withoutValues(err.Error()), withoutValues(want)) {
-				t.Errorf("got:  %v\nwant: %s", err, want)
-			}
-		}
-	})
+		})
+	}
+}
+
+// readGolden reads an object as the controller does.
+func readGolden(object *unstructured.Unstructured) error {
+	typed, err := scheme.Scheme.New(object.GroupVersionKind())
+	if err == nil {
+		err = runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, typed)
+	}
+	if err != nil {
+		return err
+	}
+	switch typed := typed.(type) {
+	case *v1alpha1.CronAt:
+		return cronplan.Validate(&typed.Spec)
+	case *v1alpha1.Freeze:
+		_, err = freeze.New(typed)
+	case *v1alpha1.At:
+		_, err = plan.Instant(&typed.Spec)
+	}
+	return err
 }
 
 // TestCronSchedules checks that the CRD accepts the schedules that the controller accepts.
@@ -206,50 +203,6 @@ func TestColumns(t *testing.T) {
 	waitBlockedAt(t, namespace, "skipped", v1alpha1.ReasonInvalidSchedule)
 	wantOutput(t, kubectl(t, "", "get", "at", "-n", namespace, "-o", "wide"), `REQUESTER +MESSAGE\n.* skip 2026-03-29T02:30:00: omit`)
 	wantOutput(t, kubectl(t, "", "get", "at", "-n", namespace), `^NAME +SCHEDULE +TIMEZONE +PHASE +REASON +EXIT +NODES +AGE\nskipped +2026-03-29T02:30:00 +Europe/Berlin +PENDING +InvalidSchedule `)
-}
-
-func forEachGolden(t *testing.T, kind string, test func(t *testing.T, path string)) {
-	t.Helper()
-	paths, err := filepath.Glob(filepath.Join(golden, kind, "*.yaml"))
-	if err != nil || len(paths) == 0 {
-		t.Fatalf("no golden files: %v", err)
-	}
-	for _, path := range paths {
-		t.Run(strings.TrimSuffix(filepath.Base(path), ".yaml"), func(t *testing.T) {
-			t.Parallel()
-			test(t, path)
-		})
-	}
-}
-
-// readGolden returns the documents of a golden file and the expected message.
-func readGolden(t *testing.T, path string) (objects []*unstructured.Unstructured, want string) {
-	t.Helper()
-	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	first, _, _ := strings.Cut(string(content), "\n")
-	want, _ = strings.CutPrefix(first, "# want: ")
-	if want == first {
-		want = ""
-	}
-	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(content), 1<<20)
-	for {
-		var document runtime.RawExtension
-		err := decoder.Decode(&document)
-		if errors.Is(err, io.EOF) {
-			return objects, want
-		}
-		object := &unstructured.Unstructured{}
-		if err == nil {
-			err = object.UnmarshalJSON(document.Raw)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		objects = append(objects, object)
-	}
 }
 
 // writeGolden writes a golden document with the strictness of kubectl apply: the status
