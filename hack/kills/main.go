@@ -62,14 +62,16 @@ func main() {
 			}
 			layer := cmp.Or(rows[name][1], "not tried")
 			if !*onlyUnit {
-				layer = tryLayer(dir, name)
+				layer = tryLayer(name)
 			}
 			rows[name] = [2]string{tried, layer}
 			fmt.Fprintf(os.Stderr, "%s: %s; %s\n", name, tried, layer)
 		}
 	}
 	maps.DeleteFunc(rows, func(name string, _ [2]string) bool { return !known[name] })
-	text := introduction
+	const header = "| --- | --- | --- |\n"
+	text, _, _ := strings.Cut(string(get(os.ReadFile(page))), header)
+	text += header
 	for _, name := range slices.Sorted(maps.Keys(rows)) {
 		text += fmt.Sprintf("| %s | %s | %s |\n", name, strings.ReplaceAll(rows[name][0], "|", `\|`), rows[name][1])
 	}
@@ -156,7 +158,7 @@ func (m mutant) try(dir string, packages [][]string) string {
 		switch result := failed.FindSubmatch(output); {
 		case err == nil, bytes.Contains(output, []byte("panic: test timed out")):
 		case result == nil:
-			return doesNotCompile(output)
+			return "does not compile: " + strings.Join(strings.Fields(string(output)), " ")
 		default:
 			return fmt.Sprintf("%s, %s s", cmp.Or(strings.TrimPrefix(path+"/", module), "the root"), result[1])
 		}
@@ -168,10 +170,6 @@ var failed = regexp.MustCompile(`(?m)^FAIL\t\S+\t([\d.]+)s$`)
 
 func runGo(args ...string) ([]byte, error) {
 	return exec.CommandContext(context.Background(), "go", args...).CombinedOutput()
-}
-
-func doesNotCompile(output []byte) string {
-	return "does not compile: " + strings.Join(strings.Fields(string(output)), " ")
 }
 
 // listPackages returns the packages with unit tests, each after those that it imports, and with their
@@ -187,34 +185,21 @@ func listPackages() (packages [][]string) {
 	return packages
 }
 
-// layers are the other layers: their packages, and the arguments of their tests of mutants.
-var layers = map[string]struct {
-	dir  string
-	args []string
-}{
-	"explore":  {"hack/explore", []string{"-test.run=^TestMutants$/"}},
-	"simulate": {".", []string{"-simulate-mutants", "-test.run=^TestSimulateMutants$/"}},
+// layers are the packages of the other layers, and the flags of their tests of mutants.
+var layers = map[string][]string{
+	"explore":  {"./hack/explore"},
+	"simulate": {".", "-simulate-mutants"},
 }
 
-// tryLayer tries a mutant of the explorer or of the simulation there, with the compiled tests in
-// dir.
-func tryLayer(dir, name string) string {
+// tryLayer tries a mutant of the explorer or of the simulation there.
+func tryLayer(name string) string {
 	title, test, _ := strings.Cut(name, ": ")
 	layer, known := layers[title]
 	if !known {
 		return "none"
 	}
-	tests := filepath.Join(dir, title)
-	if _, err := os.Stat(tests); err != nil {
-		if output, err := runGo("test", "-c", "-vet=off", "-o", tests, "./"+layer.dir); err != nil {
-			return doesNotCompile(output)
-		}
-	}
-	args := slices.Clone(layer.args)
-	args[len(args)-1] += "^" + regexp.QuoteMeta(strings.ReplaceAll(test, " ", "_")) + "$"
-	command := exec.CommandContext(context.Background(), tests, append(args, "-test.v")...)
-	command.Dir = layer.dir
-	output, err := command.Output()
+	run := "-run=^Test(Simulate)?Mutants$/^" + regexp.QuoteMeta(strings.ReplaceAll(test, " ", "_")) + "$"
+	output, err := runGo(append([]string{"test", "-vet=off", "-count=1", "-timeout=0", "-v", run}, layer...)...)
 	if result := passed.FindSubmatch(output); err == nil && result != nil {
 		return string(result[1]) + " s"
 	}
@@ -234,17 +219,6 @@ func readRows() map[string][2]string {
 	}
 	return rows
 }
-
-const introduction = `# Which test notices what
-
-` + "`hack/kills.sh`" + ` makes this table. A row is a defect that somebody could make. The second column is the package whose unit tests notice it as a
-change of the source (` + "`hack/kills/mutants.txt`" + `), and how long these take until they fail. The third is the explorer or the simulation, which has the same
-defect between the program and its world; none has those of *unit*. A change of the code or of the tests must not make a row worse.
-What was not measured yet is *not tried*.
-
-| mutant | unit tests | its own layer |
-| --- | --- | --- |
-`
 
 func must(err error) {
 	if err != nil {
