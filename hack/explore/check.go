@@ -17,9 +17,11 @@ limitations under the License.
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -59,9 +61,14 @@ func (s *state) hold(uid types.UID) {
 
 // holdUntilDue records when an At may start. since is when its time was edited, or -1.
 func (s *state) holdUntilDue(uid types.UID, at *v1alpha1.At, since int8) {
+	s.held = append(slices.Clip(s.held), hold{uid, since, dueTime(at).Unix()})
+}
+
+// dueTime returns when an At is due, which its schedule says.
+func dueTime(at *v1alpha1.At) time.Time {
 	due, err := plan.Instant(&at.Spec)
 	utilruntime.Must(err)
-	s.held = append(slices.Clip(s.held), hold{uid, since, due.Unix()})
+	return due
 }
 
 // observe checks a request just before a controller sends it.
@@ -76,8 +83,7 @@ func (s *state) observe(r *request, c *controller) {
 		what, uid = r.name+" is restarted", s.restarting()
 	case r.createsScheduled():
 		what, uid = "At "+r.name+" is created", metav1.GetControllerOfNoCopy(r.object.meta).UID
-		var err error
-		if starts, err = plan.Instant(&r.object.meta.(*v1alpha1.At).Spec); err != nil || s.clock().Before(starts) {
+		if starts = dueTime(r.object.meta.(*v1alpha1.At)); s.clock().Before(starts) {
 			s.fail("%s before it is due", what)
 		}
 		for _, o := range s.stored { // Neither Forbid nor Replace lets two run at the same time.
@@ -236,7 +242,7 @@ func (s *state) checkStatus(now status) {
 	switch {
 	case i < 0:
 		s.highest = append(slices.Clip(s.highest), now)
-		slices.SortFunc(s.highest, func(a, b status) int { return strings.Compare(string(a.uid), string(b.uid)) })
+		slices.SortFunc(s.highest, func(a, b status) int { return cmp.Compare(a.uid, b.uid) })
 	case now.phase < s.highest[i].phase || now.failed < s.highest[i].failed:
 		s.fail("the status goes back: from %+v to %+v", s.highest[i], now)
 	case now != s.highest[i]:
@@ -255,7 +261,7 @@ func (s *state) checkAt(o *object) {
 	// A controller that does not know of a cordon creates an At, perhaps after its parent has ended.
 	parent := s.withUID(ownerOf(o.uid()))
 	isLate := at.Status.Reason == v1alpha1.ReasonNotStarted && parent != nil && parent.at().Status.Phase == v1alpha1.PhaseDone ||
-		at.Status.Reason == v1alpha1.ReasonStartingDeadlineExceeded && at.Spec.StartingDeadlineSeconds != nil && s.hasPassed(at)
+		at.Status.Reason == v1alpha1.ReasonStartingDeadlineExceeded && plan.StartingTimeLeft(dueTime(at), at.Spec.StartingDeadlineSeconds, s.clock()) <= 0
 	switch reason := at.Status.Reason; {
 	case !done:
 	case reason != v1alpha1.ReasonCompleted && !hasFailed && !s.harmed && !isLate:

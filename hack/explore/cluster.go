@@ -20,7 +20,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -35,11 +34,7 @@ import (
 func (x *explorer) cluster(s *state) []transition {
 	var all []transition
 	for _, o := range s.stored {
-		add := func(what string, do func(n *state)) {
-			n := s.copy()
-			do(n)
-			all = append(all, transition{what + " " + o.name(), n})
-		}
+		add := func(what string, do func(n *state)) { all = append(all, s.then(what+" "+o.name(), do)) }
 		if owner := metav1.GetControllerOfNoCopy(o.meta); owner != nil && o.meta.GetDeletionTimestamp() == nil && s.withUID(owner.UID) == nil {
 			add("the garbage collector deletes", func(n *state) { n.delete(o) })
 		}
@@ -114,7 +109,7 @@ func (s *state) startPod(o *object) {
 // endPod ends the command of a Pod. If the Pod is being deleted, the kubelet also deletes it for good.
 func (s *state) endPod(o *object, code int32) {
 	s.ended = append(slices.Clip(s.ended), ended{o.uid(), code})
-	slices.SortFunc(s.ended, func(a, b ended) int { return strings.Compare(string(a.uid), string(b.uid)) })
+	slices.SortFunc(s.ended, func(a, b ended) int { return cmp.Compare(a.uid, b.uid) })
 	s.put(o.change(fmt.Sprint("end ", code), func(meta metav1.Object) {
 		pod := meta.(*corev1.Pod)
 		pod.Status.Phase = corev1.PodSucceeded

@@ -54,7 +54,7 @@ var faults = []fault{
 
 // scenario is what is explored.
 type scenario struct {
-	name, doc string
+	name string
 	// objects are what exists at first. The first one is the At.
 	objects []metav1.Object
 	// instants are the times that exist, in seconds: whole ones, halves or quarters, which a float
@@ -153,14 +153,17 @@ type transition struct {
 	next *state
 }
 
+// then leads to the state after a change.
+func (s *state) then(what string, do func(n *state)) transition {
+	n := s.copy()
+	do(n)
+	return transition{what, n}
+}
+
 // transitions returns all that can happen next.
 func (x *explorer) transitions(s *state, p *replayer) []transition {
 	var all []transition
-	add := func(what string, do func(n *state)) {
-		n := s.copy()
-		do(n)
-		all = append(all, transition{what, n})
-	}
+	add := func(what string, do func(n *state)) { all = append(all, s.then(what, do)) }
 	for i := range s.controllers {
 		who := "controller " + string(rune('A'+i))
 		for _, b := range x.begin(s, p, i) {

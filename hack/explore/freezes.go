@@ -27,7 +27,6 @@ import (
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/freeze"
-	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
 // freezeUntil returns the edit that lets a Freeze hold from the time of the At to another one, in
@@ -63,11 +62,4 @@ func (s *state) recordSkipped(before, after *v1alpha1.CronAt) {
 	if skipped := after.Status.Skipped; skipped != nil && skipped.Count > ptr.Deref(before.Status.Skipped, v1alpha1.MissedTimes{}).Count {
 		s.hold(before.UID + types.UID(fmt.Sprintf("_%s-%d", before.Name, skipped.Last.Unix()/60)))
 	}
-}
-
-// hasPassed reports whether the starting deadline of an At has passed.
-func (s *state) hasPassed(at *v1alpha1.At) bool {
-	due, err := plan.Instant(&at.Spec)
-	utilruntime.Must(err)
-	return plan.StartingTimeLeft(due, at.Spec.StartingDeadlineSeconds, s.clock()) <= 0
 }

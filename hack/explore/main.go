@@ -75,7 +75,7 @@ func main() {
 		x.strict = *strict
 		begun := time.Now()
 		r := x.run(*limit, runtime.GOMAXPROCS(0))
-		fmt.Printf("%s (%s): %d states, depth %d, %.0f s, complete: %t\n", s.name, s.doc, r.states, r.depth, time.Since(begun).Seconds(), r.complete)
+		fmt.Printf("%s: %d states, depth %d, %.0f s, complete: %t\n", s.name, r.states, r.depth, time.Since(begun).Seconds(), r.complete)
 		if r.err != nil {
 			failed = true
 			fmt.Printf("%v\n%s", r.err, table(r.history))

@@ -28,8 +28,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
 	kubeinformers "k8s.io/client-go/informers"
-	coreinformers "k8s.io/client-go/informers/core/v1"
+	kubefake "k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
@@ -39,8 +40,8 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
 	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronsteps"
 	"programming-kubernetes.info/cnat-controller/pkg/freeze"
+	cnatfake "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/fake"
 	informers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions"
-	cnatinformers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/staleness"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/steps"
@@ -85,53 +86,17 @@ type replayer struct {
 // errPending is the error of a request without an answer. What follows from it is ignored.
 var errPending = errors.New("pending")
 
-// syncedNodes is an informer that need not run.
-type syncedNodes struct {
-	coreinformers.TypedNodeInformer
-}
-
-// Informer implements coreinformers.TypedNodeInformer.
-func (n syncedNodes) Informer() cache.SharedIndexInformer {
-	return syncedInformer{n.TypedNodeInformer.Informer()}
-}
-
-type syncedCronAts struct{ cnatinformers.CronAtInformer }
-
-// Informer implements cnatinformers.CronAtInformer.
-func (n syncedCronAts) Informer() cache.SharedIndexInformer {
-	return syncedInformer{n.CronAtInformer.Informer()}
-}
-
-type syncedInformer struct{ cache.SharedIndexInformer }
-
-// HasSynced implements cache.SharedIndexInformer.
-func (syncedInformer) HasSynced() bool { return true }
-
-// HasSyncedChecker implements cache.SharedIndexInformer.
-func (syncedInformer) HasSyncedChecker() cache.DoneChecker { return synced{} }
-
-type synced struct{}
-
-// Name implements cache.DoneChecker.
-func (synced) Name() string { return "nodes" }
-
-// Done implements cache.DoneChecker.
-func (synced) Done() <-chan struct{} {
-	done := make(chan struct{})
-	close(done)
-	return done
-}
-
 func newReplayer(x *explorer) *replayer {
 	p := &replayer{x: x, clock: clocktesting.NewFakePassiveClock(epoch)}
 	p.answerWith(p.send)
 	kube, cnat := &p.kube, cnatClient{&p.cnat}
-	kubeInformers := kubeinformers.NewSharedInformerFactory(kube, 0).Core().V1()
-	cnatInformers := informers.NewSharedInformerFactory(cnat, 0).Cnat().V1alpha1()
+	// These find nothing, and the caches get what the controller knows.
+	kubeFactory, cnatFactory := kubeinformers.NewSharedInformerFactory(kubefake.NewClientset(), 0), informers.NewSharedInformerFactory(cnatfake.NewSimpleClientset(), 0)
+	kubeInformers, cnatInformers := kubeFactory.Core().V1(), cnatFactory.Cnat().V1alpha1()
 	atInformer, podInformer := cnatInformers.Ats(), kubeInformers.Pods()
 	known, err := steps.NewCache(atInformer, podInformer)
 	utilruntime.Must(err)
-	nodeCache, err := nodecache.New(kube, syncedNodes{kubeInformers.Nodes()}, func(string) {})
+	nodeCache, err := nodecache.New(kube, kubeInformers.Nodes(), func(string) {})
 	utilruntime.Must(err)
 	p.cron, err = cronsteps.New(cnat, cnatInformers.CronAts(), atInformer, &record.FakeRecorder{}, p.clock)
 	utilruntime.Must(err)
@@ -147,8 +112,12 @@ func newReplayer(x *explorer) *replayer {
 		Defaults:   plan.Defaults{Image: "busybox"},
 		Parallel:   1,
 		Freezes:    func() (*freeze.Set, error) { return p.freezes, nil },
-		CronAts:    syncedCronAts{cnatInformers.CronAts()},
+		CronAts:    cnatInformers.CronAts(),
 	}
+	kubeFactory.Start(wait.NeverStop)
+	cnatFactory.Start(wait.NeverStop)
+	kubeFactory.WaitForCacheSync(wait.NeverStop)
+	cnatFactory.WaitForCacheSync(wait.NeverStop)
 	return p
 }
 

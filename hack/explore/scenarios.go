@@ -59,14 +59,16 @@ const maxFlight = 8
 
 var scenarios = []scenario{
 	{
-		name: "at", doc: "one At, and what users do around its time",
+		// One At, and what users do around its time.
+		name:     "at",
 		objects:  one,
 		instants: []float64{59, 60, 60.25, 61},
 		left:     budget{edits: 1},
 		edits:    []edit{suspend, postpone, deleteAt, deletePod, stripLabel, stripOwner, takePodName},
 	},
 	{
-		name: "edited", doc: "one At that a user suspends, moves or deletes while watches are behind and a request fails",
+		// One At that a user suspends, moves or deletes while watches are behind and a request fails.
+		name:     "edited",
 		objects:  one,
 		instants: []float64{60, 60.25, 61},
 		left:     budget{faults: 1, edits: 1},
@@ -74,34 +76,39 @@ var scenarios = []scenario{
 		edits:    []edit{suspend, postpone, deleteAt},
 	},
 	{
-		name: "resume", doc: "an At that is suspended and resumed",
+		// An At that is suspended and resumed.
+		name:     "resume",
 		objects:  one,
 		instants: []float64{59, 60, 61},
 		left:     budget{edits: 2},
 		edits:    []edit{suspend, resume},
 	},
 	{
-		name: "lag", doc: "one At, and watches that are behind by any number of events",
+		// One At, and watches that are behind by any number of events.
+		name:     "lag",
 		objects:  one,
 		instants: []float64{59, 60, 60.25, 61},
 		lag:      100,
 	},
 	{
-		name: "late", doc: "one At, of which a request fails, or arrives late",
+		// One At, of which a request fails, or arrives late.
+		name:     "late",
 		objects:  one,
 		instants: []float64{60, 68, 71},
 		left:     budget{faults: 1},
 		lag:      1,
 	},
 	{
-		name: "crash", doc: "one At, of which a request fails and a controller is killed",
+		// One At, of which a request fails and a controller is killed.
+		name:     "crash",
 		objects:  one,
 		instants: []float64{60, 71},
 		left:     budget{faults: 1, crashes: 1},
 		lag:      1,
 	},
 	{
-		name: "retries", doc: "one At with a second attempt",
+		// One At with a second attempt.
+		name:     "retries",
 		objects:  twice,
 		instants: []float64{60, 71, 90},
 		left:     budget{edits: 1},
@@ -109,7 +116,8 @@ var scenarios = []scenario{
 		fails:    true,
 	},
 	{
-		name: "again", doc: "one At whose first attempt has failed, of which a request fails and a Pod is deleted",
+		// One At whose first attempt has failed, of which a request fails and a Pod is deleted.
+		name:     "again",
 		objects:  twice,
 		instants: []float64{60, 71.75, 79.75, 90},
 		begins:   []string{"the command fails in at-pod"},
@@ -119,23 +127,26 @@ var scenarios = []scenario{
 		fails:    true,
 	},
 	{
+		// One At, of which a request fails and the Pod is deleted.
 		// A condition has whole seconds: the name of the Pod of 60.75 is free 8.75 s later. A request of
 		// 60.75 arrives until 68.75.
-		name: "deleted", doc: "one At, of which a request fails and the Pod is deleted",
+		name:     "deleted",
 		objects:  one,
 		instants: []float64{60.75, 68.75, 71},
 		left:     budget{faults: 1, edits: 1},
 		edits:    []edit{deletePod},
 	},
 	{
-		name: "successor", doc: "an At that is deleted, and created again with the same name",
+		// An At that is deleted, and created again with the same name.
+		name:     "successor",
 		objects:  one,
 		instants: []float64{60, 71},
 		left:     budget{edits: 2},
 		edits:    []edit{deleteAt, createAgain},
 	},
 	{
-		name: "freeze", doc: "one At with a starting deadline, watches that are behind, and a Freeze that users write, move and delete",
+		// One At with a starting deadline, watches that are behind, and a Freeze that users write, move and delete.
+		name:     "freeze",
 		objects:  []metav1.Object{newAt(func(spec *v1alpha1.AtSpec) { spec.StartingDeadlineSeconds = ptr.To[int64](20) })},
 		instants: []float64{60, 71, 90},
 		left:     budget{edits: 2},
@@ -143,7 +154,8 @@ var scenarios = []scenario{
 		edits:    []edit{freezeUntil(71), freezeUntil(forever), unfreeze},
 	},
 	{
-		name: "thaw", doc: "one At whose first attempt has failed before a Freeze that ends, of which a request fails and a controller is killed",
+		// One At whose first attempt has failed before a Freeze that ends, of which a request fails and a controller is killed.
+		name:     "thaw",
 		objects:  twice,
 		instants: []float64{60, 71, 90},
 		begins:   []string{"the command fails in at-pod", "a user writes the Freeze until 90 s"},
@@ -153,7 +165,8 @@ var scenarios = []scenario{
 		fails:    true,
 	},
 	{
-		name: "freeze-nodes", doc: "an At on two nodes after the first one, watches that are behind, and a Freeze that users write and delete",
+		// An At on two nodes after the first one, watches that are behind, and a Freeze that users write and delete.
+		name:     "freeze-nodes",
 		objects:  onNodes,
 		instants: []float64{60, 71},
 		begins:   []string{"the command succeeds in at-a-pod"},
@@ -162,7 +175,8 @@ var scenarios = []scenario{
 		edits:    []edit{freezeUntil(71), unfreeze},
 	},
 	{
-		name: "freeze-restart", doc: "a Deployment that is restarted, watches that are behind, and a Freeze that users write and delete",
+		// A Deployment that is restarted, watches that are behind, and a Freeze that users write and delete.
+		name:     "freeze-restart",
 		objects:  ofDeployment,
 		instants: []float64{60, 71},
 		left:     budget{edits: 2},
@@ -170,7 +184,8 @@ var scenarios = []scenario{
 		edits:    []edit{freezeUntil(71), unfreeze},
 	},
 	{
-		name: "skip", doc: "a CronAt with two times, watches that are behind, and a Freeze that users write, move and delete",
+		// A CronAt with two times, watches that are behind, and a Freeze that users write, move and delete.
+		name:     "skip",
 		objects:  []metav1.Object{newCronAt(v1alpha1.ForbidConcurrent)},
 		instants: []float64{0, 60, 61, 120, 130},
 		begins:   []string{"it is 00:01:00.0"},
@@ -179,7 +194,8 @@ var scenarios = []scenario{
 		edits:    []edit{freezeUntil(61), freezeUntil(forever), unfreeze},
 	},
 	{
-		name: "nodes", doc: "an At on two nodes, one after the other, until one fails",
+		// An At on two nodes, one after the other, until one fails.
+		name:     "nodes",
 		objects:  onNodes,
 		instants: []float64{60, 71},
 		left:     budget{edits: 1},
@@ -187,7 +203,8 @@ var scenarios = []scenario{
 		fails:    true,
 	},
 	{
-		name: "children", doc: "the same after the first node, and a request fails",
+		// The same after the first node, and a request fails.
+		name:     "children",
 		objects:  onNodes,
 		instants: []float64{60, 71},
 		begins:   []string{"the command succeeds in at-a-pod"},
@@ -197,14 +214,16 @@ var scenarios = []scenario{
 		fails:    true,
 	},
 	{
-		name: "restart", doc: "a Deployment that is restarted, and what users do with it",
+		// A Deployment that is restarted, and what users do with it.
+		name:     "restart",
 		objects:  ofDeployment,
 		instants: []float64{59, 60, 61, 71},
 		left:     budget{edits: 1},
 		edits:    []edit{suspend, deleteAt, restartIt, undoRestart, scale, deleteDeployment},
 	},
 	{
-		name: "rollout", doc: "a Deployment that is restarted, and a request fails",
+		// A Deployment that is restarted, and a request fails.
+		name:     "rollout",
 		objects:  ofDeployment,
 		instants: []float64{60, 71},
 		left:     budget{faults: 1, edits: 1},
@@ -212,7 +231,8 @@ var scenarios = []scenario{
 		edits:    []edit{restartIt, scale},
 	},
 	{
-		name: "forbid", doc: "a CronAt at the first of two times that do not overlap, without history, of which a request fails",
+		// A CronAt at the first of two times that do not overlap, without history, of which a request fails.
+		name:     "forbid",
 		objects:  []metav1.Object{newCronAt(v1alpha1.ForbidConcurrent)},
 		instants: []float64{0, 60, 61, 120, 130},
 		begins:   []string{"it is 00:01:00.0"},
@@ -221,7 +241,8 @@ var scenarios = []scenario{
 		edits:    []edit{suspendCronAt, deleteCronAt, deleteScheduled},
 	},
 	{
-		name: "replace", doc: "a CronAt whose second time replaces the first one, and a controller that is killed",
+		// A CronAt whose second time replaces the first one, and a controller that is killed.
+		name:     "replace",
 		objects:  []metav1.Object{newCronAt(v1alpha1.ReplaceConcurrent)},
 		instants: []float64{0, 60, 61, 120, 130},
 		begins:   []string{"it is 00:01:00.0"},
@@ -229,7 +250,8 @@ var scenarios = []scenario{
 		edits:    []edit{suspendCronAt, deleteCronAt, deleteScheduled},
 	},
 	{
-		name: "allow", doc: "a CronAt whose times may overlap, from its second time on, of which a request fails",
+		// A CronAt whose times may overlap, from its second time on, of which a request fails.
+		name:     "allow",
 		objects:  []metav1.Object{newCronAt(v1alpha1.AllowConcurrent)},
 		instants: []float64{0, 60, 120, 130},
 		begins:   []string{"the Pod starts of cron-29453761", "it is 00:02:00.0"},

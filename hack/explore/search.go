@@ -25,6 +25,7 @@ import (
 	"sync"
 	"unique"
 
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/util/workqueue"
 )
 
@@ -101,13 +102,13 @@ func (s *state) finishSync(p *replayer, i int, b beginning) transition {
 // keys is a set of keys.
 type keys struct {
 	sync.Mutex
-	known map[key]bool
+	known sets.Set[key]
 }
 
 func (k *keys) has(key key) bool {
 	k.Lock()
 	defer k.Unlock()
-	return k.known[key]
+	return k.known.Has(key)
 }
 
 // add adds keys and reports whether one is new.
@@ -115,10 +116,7 @@ func (k *keys) add(keys ...key) bool {
 	k.Lock()
 	defer k.Unlock()
 	before := len(k.known)
-	for _, key := range keys {
-		k.known[key] = true
-	}
-	return len(k.known) > before
+	return len(k.known.Insert(keys...)) > before
 }
 
 // result is what an exploration has found.
@@ -145,7 +143,7 @@ type step struct {
 
 // run explores all states, at most limit.
 func (x *explorer) run(limit, workers int) result {
-	seen, good := keys{known: map[key]bool{}}, keys{known: map[key]bool{}}
+	seen, good := keys{known: sets.New[key]()}, keys{known: sets.New[key]()}
 	replayers := sync.Pool{New: func() any { return newReplayer(x) }}
 	first := x.initial()
 	seen.add(first.key())

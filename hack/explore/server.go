@@ -36,6 +36,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -108,9 +109,7 @@ func (a answer) err(r *request) error {
 	case conflict:
 		return apierrors.NewConflict(resource, r.name, errors.New("the object has been modified"))
 	case otherUID:
-		err := apierrors.NewInvalid(schema.GroupKind{Group: resource.Group, Kind: resource.Resource}, r.name, nil)
-		err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeFieldValueInvalid, Field: "metadata.uid"}}
-		return err
+		return apierrors.NewInvalid(schema.GroupKind{Group: resource.Group, Kind: resource.Resource}, r.name, field.ErrorList{field.Invalid(field.NewPath("metadata.uid"), "", "")})
 	case forbidden:
 		return apierrors.NewForbidden(resource, r.name, errors.New("exceeded quota"))
 	case proxyNotFound:
