@@ -209,24 +209,23 @@ func TestColumns(t *testing.T) {
 // if it has one, or else everything else.
 func writeGolden(t *testing.T, namespace string, object *unstructured.Unstructured) error {
 	t.Helper()
-	resource := strings.ToLower(object.GetKind()) + "s"
-	ats := dynamicClient.Resource(v1alpha1.SchemeGroupVersion.WithResource(resource)).Namespace(namespace)
+	client := clientOf(namespace, strings.ToLower(object.GetKind())+"s")
 	object = object.DeepCopy()
 	status, hasStatus := object.Object["status"]
 	delete(object.Object, "status")
 
-	existing, err := ats.Get(t.Context(), object.GetName(), metav1.GetOptions{})
+	existing, err := client.Get(t.Context(), object.GetName(), metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		existing, err = ats.Create(t.Context(), object, metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict})
+		existing, err = client.Create(t.Context(), object, metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict})
 	case err == nil && !hasStatus:
 		object.SetResourceVersion(existing.GetResourceVersion())
-		existing, err = ats.Update(t.Context(), object, metav1.UpdateOptions{FieldValidation: metav1.FieldValidationStrict})
+		existing, err = client.Update(t.Context(), object, metav1.UpdateOptions{FieldValidation: metav1.FieldValidationStrict})
 	}
 	if err != nil || !hasStatus {
 		return err
 	}
 	existing.Object["status"] = status
-	_, err = ats.UpdateStatus(t.Context(), existing, metav1.UpdateOptions{FieldValidation: metav1.FieldValidationStrict})
+	_, err = client.UpdateStatus(t.Context(), existing, metav1.UpdateOptions{FieldValidation: metav1.FieldValidationStrict})
 	return err
 }

@@ -53,7 +53,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -335,15 +334,14 @@ func areServed(ctx context.Context) (bool, error) {
 // while the controller-manager is busy: nothingLeft does.
 func deleteNamespace(ctx context.Context, namespace string) error {
 	// The controllers have ended, so the Pods and Ats of unfinished runs would stay forever.
-	for _, resource := range []schema.GroupVersionResource{corev1.SchemeGroupVersion.WithResource("pods"), v1alpha1.SchemeGroupVersion.WithResource("ats")} {
-		objects := dynamicClient.Resource(resource).Namespace(namespace)
-		list, err := objects.List(ctx, metav1.ListOptions{})
+	for _, resource := range []string{"pods", "ats"} {
+		found, err := list(ctx, namespace, resource, metav1.ListOptions{})
 		if ignoreNotFound(err) != nil {
 			return err
 		}
-		for i := 0; err == nil && i < len(list.Items); i++ {
-			if object := &list.Items[i]; len(object.GetFinalizers()) > 0 {
-				_, err := objects.Patch(ctx, object.GetName(), types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+		for _, object := range found {
+			if len(object.GetFinalizers()) > 0 {
+				_, err := clientOf(namespace, resource).Patch(ctx, object.GetName(), types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
 				if ignoreNotFound(err) != nil {
 					return err
 				}
@@ -525,13 +523,17 @@ func waitGone(t *testing.T, namespace string, objects ...string) {
 	}
 }
 
-// list lists Pods, Ats or CronAts.
-func list(ctx context.Context, namespace, resource string, which metav1.ListOptions) ([]unstructured.Unstructured, error) {
+// clientOf returns a client for Pods, or for objects of cnat.
+func clientOf(namespace, resource string) dynamic.ResourceInterface {
 	group := v1alpha1.SchemeGroupVersion
 	if resource == "pods" {
 		group = corev1.SchemeGroupVersion
 	}
-	list, err := dynamicClient.Resource(group.WithResource(resource)).Namespace(namespace).List(ctx, which)
+	return dynamicClient.Resource(group.WithResource(resource)).Namespace(namespace)
+}
+
+func list(ctx context.Context, namespace, resource string, which metav1.ListOptions) ([]unstructured.Unstructured, error) {
+	list, err := clientOf(namespace, resource).List(ctx, which)
 	if err != nil {
 		return nil, err
 	}
@@ -648,11 +650,10 @@ var slowReasons = []string{v1alpha1.ReasonUnschedulable, v1alpha1.ReasonVolumeNo
 const moreSlowEvents = 5
 
 // waitEvents waits until an object has the expected number of events for each reason. A slow node or
-// scheduler lets a Pod wait: a few more events may have such a reason, or one of the given ones. If
+// scheduler lets a Pod wait: a few more events may have such a reason. If
 // there are too many, it does not wait for them to disappear.
-func waitEvents(t *testing.T, object metav1.Object, want map[string]int32, slow ...string) {
+func waitEvents(t *testing.T, object metav1.Object, want map[string]int32) {
 	t.Helper()
-	slow = slices.Concat(slowReasons, slow)
 	got := map[string]int32{}
 	err := poll(t.Context(), fmt.Sprintf("%s: the events %v", t.Name(), want), func(ctx context.Context) (bool, error) {
 		events, err := kubeClient.CoreV1().Events(object.GetNamespace()).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(object.GetUID())})
@@ -663,7 +664,7 @@ func waitEvents(t *testing.T, object metav1.Object, want map[string]int32, slow 
 		for _, event := range events.Items {
 			got[event.Reason] += event.Count
 		}
-		for _, reason := range slow {
+		for _, reason := range slowReasons {
 			if more := got[reason] - want[reason]; more > 0 && more <= moreSlowEvents {
 				got[reason] = want[reason]
 			}
