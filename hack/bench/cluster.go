@@ -35,7 +35,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -94,41 +93,30 @@ func (b *bench) sleep(d time.Duration) {
 	}
 }
 
-func (b *bench) until(condition func(ctx context.Context) (bool, error)) error {
-	return wait.PollUntilContextTimeout(b.ctx, 20*time.Millisecond, patience, true, condition)
-}
-
 // newNamespace creates a namespace in which Pods can be created.
 func (b *bench) newNamespace() string {
 	name := get(b.kube.CoreV1().Namespaces().Create(b.ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "bench-"}}, metav1.CreateOptions{})).Name
 	b.namespaces = append(b.namespaces, name)
-	must(b.until(func(ctx context.Context) (bool, error) {
-		_, err := b.kube.CoreV1().ServiceAccounts(name).Get(ctx, "default", metav1.GetOptions{})
-		return err == nil, unlessNotFound(err)
-	}))
+	b.kubectl("", "wait", "--for=create", "serviceaccount/default", "-n", name, "--timeout="+patience.String())
 	return name
 }
 
 // deleteNamespaces deletes the namespaces of this measurement with all that is in them, so that it
 // does not slow down what is measured next. The controller still runs, because it removes finalizers.
 func (b *bench) deleteNamespaces() {
-	for _, name := range b.namespaces {
-		must(b.kube.CoreV1().Namespaces().Delete(b.ctx, name, metav1.DeleteOptions{}))
-	}
-	for _, name := range b.namespaces {
-		must(b.until(func(ctx context.Context) (bool, error) {
-			_, err := b.kube.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
-			return apierrors.IsNotFound(err), unlessNotFound(err)
-		}))
+	if len(b.namespaces) > 0 {
+		b.kubectl("", append([]string{"delete", "namespaces", "--timeout=" + patience.String()}, b.namespaces...)...)
 	}
 	b.namespaces = nil
 }
 
-func unlessNotFound(err error) error {
-	if apierrors.IsNotFound(err) {
-		return nil
+// kubectl runs kubectl with input on its standard input.
+func (b *bench) kubectl(input string, args ...string) {
+	kubectl := exec.CommandContext(context.WithoutCancel(b.ctx), "kubectl", args...)
+	kubectl.Stdin = strings.NewReader(input)
+	if output, err := kubectl.CombinedOutput(); err != nil {
+		panic(fmt.Errorf("kubectl %q: %w: %s", args, err, output))
 	}
-	return err
 }
 
 // seen is when objects were first seen, by name.
@@ -185,7 +173,7 @@ func watch[T interface {
 // first by name is due at an instant, and each other one a gap after the one before.
 func (b *bench) late(s *seen, number int, due time.Time, gap time.Duration) (seconds []float64) {
 	count := 0
-	err := b.until(func(context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(b.ctx, 20*time.Millisecond, patience, true, func(context.Context) (bool, error) {
 		s.lock.Lock()
 		defer s.lock.Unlock()
 		count = len(s.at)

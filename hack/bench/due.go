@@ -115,13 +115,17 @@ func (b *bench) create(k kind, namespace, name string, due time.Time) error {
 	return client.Post().Namespace(namespace).Resource(k.resource).Body(k.object(name, due)).Do(b.ctx).Error()
 }
 
+func (b *bench) createAll(k kind, namespace string, number int, due time.Time) {
+	b.each(number, func(i int) error { return b.create(k, namespace, fmt.Sprintf("at-%06d", i), due) })
+}
+
 // createDue creates what is due once all is created, and returns that time.
 func (b *bench) createDue(k kind, namespace string, number int) time.Time {
 	due := time.Now().Add(5*time.Second + time.Duration(number)*6*time.Millisecond).Truncate(time.Millisecond).UTC()
 	if k.resource != ats.resource { // They are due at full minutes.
 		due = due.Add(time.Duration(number) * 10 * time.Millisecond).Truncate(time.Minute).Add(time.Minute)
 	}
-	b.each(number, func(i int) error { return b.create(k, namespace, fmt.Sprintf("at-%06d", i), due) })
+	b.createAll(k, namespace, number, due)
 	if time.Until(due) < time.Second {
 		panic("the machine is too slow: not all was created before it was due")
 	}

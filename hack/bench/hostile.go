@@ -17,7 +17,7 @@ limitations under the License.
 package main
 
 import (
-	"context"
+	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
@@ -32,10 +32,7 @@ import (
 	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 )
 
 // hostileNamespaces is the number of namespaces that a webhook disturbs.
@@ -87,28 +84,16 @@ func (w *webhook) start(b *bench, namespaces []string) (stop func()) {
 	server := httptest.NewUnstartedServer(w)
 	server.Config.ErrorLog = log.New(io.Discard, "", 0)
 	server.StartTLS()
-	webhooks := b.kube.AdmissionregistrationV1().ValidatingWebhookConfigurations()
-	hook := get(webhooks.Create(b.ctx, &admissionregistrationv1.ValidatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "hostile-"},
-		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
-			Name: "hostile.example.com", SideEffects: ptr.To(admissionregistrationv1.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"},
-			NamespaceSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
-				Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpIn, Values: namespaces,
-			}}},
-			Rules: []admissionregistrationv1.RuleWithOperations{{
-				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.OperationAll},
-				Rule:       admissionregistrationv1.Rule{APIGroups: []string{"*"}, APIVersions: []string{"*"}, Resources: []string{"*/*"}},
-			}},
-			ClientConfig: admissionregistrationv1.WebhookClientConfig{
-				URL:      ptr.To(server.URL),
-				CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
-			},
-		}},
-	}, metav1.CreateOptions{}))
+	hook := fmt.Sprintf(`{apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingWebhookConfiguration, metadata: {name: hostile}, webhooks: [{
+		name: hostile.example.com, sideEffects: None, admissionReviewVersions: [v1],
+		namespaceSelector: {matchExpressions: [{key: kubernetes.io/metadata.name, operator: In, values: [%s]}]},
+		rules: [{operations: ["*"], apiGroups: ["*"], apiVersions: ["*"], resources: ["*/*"]}], clientConfig: {url: %q, caBundle: %s}}]}`,
+		strings.Join(namespaces, ", "), server.URL, base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})))
+	b.kubectl(hook, "create", "-f", "-")
 	return func() {
 		server.CloseClientConnections()
 		server.Close()
-		must(webhooks.Delete(context.WithoutCancel(b.ctx), hook.Name, metav1.DeleteOptions{}))
+		b.kubectl(hook, "delete", "-f", "-")
 	}
 }
 

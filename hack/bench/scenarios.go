@@ -87,19 +87,15 @@ func tenants(b *bench) {
 	b.start()
 	pods := b.seePods(few)
 	due := b.createDue(ats, many, b.number)
-	b.createAts(few, 10, due)
+	b.createAll(ats, few, 10, due)
 	b.figures["the small tenant's last Pod, s"] = slices.Max(b.late(pods, 10, due, 0))
-}
-
-func (b *bench) createAts(namespace string, number int, due time.Time) {
-	b.each(number, func(i int) error { return b.create(ats, namespace, fmt.Sprintf("at-%06d", i), due) })
 }
 
 // createPending creates Ats that are due in the far future, and returns their namespaces.
 func (b *bench) createPending(number int) (namespaces []string) {
 	for range pendingNamespaces {
 		namespace := b.newNamespace()
-		b.createAts(namespace, number/pendingNamespaces, far)
+		b.createAll(ats, namespace, number/pendingNamespaces, far)
 		namespaces = append(namespaces, namespace)
 		progress("%d of %d Ats", len(namespaces)*number/pendingNamespaces, number)
 	}
