@@ -215,6 +215,7 @@ func TestOneAt(t *testing.T) {
 		},
 		"rehearsed":                        {at: rehearsed(), want: "1s dry-run; 1s rehearses; 2s ends rehearsal; 2s reports Rehearsed Passed"},
 		"rehearsed, fails":                 {at: rehearsed(), kubelet: notPulled, lasts: 12 * time.Minute, known: true, want: "1s dry-run; 1s rehearses; 21s ends rehearsal; 21s reports Rehearsed ImagePullFailed Blocked ImagePullFailed; 10m21s rehearses; 10m41s ends rehearsal; 10m41s reports Rehearsed ImagePullFailed Blocked ImagePullFailed"},
+		"rehearsed without dry-run":        {at: rehearsed(), faults: faults{"dry-run": always(noDryRun)}, want: "1s dry-run; 1s rehearses; 2s ends rehearsal; 2s reports Rehearsed Passed"},
 		"rehearsed, its name is taken":     {at: rehearsed(), faults: faults{"rehearse": twice(apierrors.NewAlreadyExists(pods, "a-rehearsal"))}, want: "1s dry-run; 1s rehearses; 2s rehearses; 4s rehearses; 5s ends rehearsal; 5s reports Rehearsed Passed"},
 		"rehearsed, busy":                  {at: rehearsed(), faults: faults{"rehearse": twice(busy)}, want: "1s dry-run; 1s rehearses; 2s rehearses; 4s rehearses; 5s ends rehearsal; 5s reports Rehearsed Passed"},
 		"rehearsed on three of nodes":      {at: rehearsed(withNodes), nodes: append(nodes, node("b"), node("c"), node("d")), want: "1s dry-run; 1.02s rehearses; 2.02s ends rehearsal; 2.02s rehearses; 3.02s ends rehearsal; 3.02s rehearses; 4.02s ends rehearsal; 4.02s reports Rehearsed Passed"},

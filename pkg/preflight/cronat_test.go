@@ -19,13 +19,11 @@ package preflight
 import (
 	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -50,27 +48,13 @@ func (f *fixture) storeCronAt(cronAt *v1alpha1.CronAt, mutate ...func(*v1alpha1.
 	store(f, "cronats", f.cronAts, cronAt, cronplan.KeepCronAt, mutate)
 }
 
-func (f *fixture) addCronAts(wait time.Duration, cronAts ...*v1alpha1.CronAt) {
-	for _, cronAt := range cronAts {
-		f.crons.Add(cache.MetaObjectToName(cronAt))
-	}
-	time.Sleep(wait)
-	synctest.Wait()
-}
-
 // cronForecast returns what is known of the next At of a CronAt.
 func (f *fixture) cronForecast(cronAt *v1alpha1.CronAt) *plan.Forecast {
 	return f.crons.Forecast(cronAt, cronplan.RehearsedOf(&cronAt.Status))
 }
 
-// podOf returns the name of the Pod of the next At of a CronAt from cronAt.
-func (f *fixture) podOf(name string) string {
-	noon := f.start.Truncate(24 * time.Hour).Add(12 * time.Hour)
-	if !noon.After(f.start) {
-		noon = noon.Add(24 * time.Hour)
-	}
-	return fmt.Sprintf("%s-%d-pod", name, noon.Unix()/60)
-}
+// nextPod is the name of the Pod of the next At of CronAt a: the minutes are those of the first noon.
+const nextPod = "a-15778800-pod"
 
 // blockedBy sets condition Blocked in the status of a CronAt.
 func blockedBy(reason, message string) func(*v1alpha1.CronAt) {
@@ -80,7 +64,7 @@ func blockedBy(reason, message string) func(*v1alpha1.CronAt) {
 }
 
 // TestCronAt makes the API server refuse the Pod of a CronAt's next At for a minute, beside
-// an At of the same name. The cache does not have its template.
+// an At of the same name. The cache does not have its template. Later, it is suspended.
 func TestCronAt(t *testing.T) {
 	run(t, func(f *fixture) {
 		at := f.at("a", 24*time.Hour, unlike)
@@ -89,9 +73,9 @@ func TestCronAt(t *testing.T) {
 		cronAt := f.cronAt("a", func(cronAt *v1alpha1.CronAt) {
 			cronAt.Spec.AtTemplate.Spec.Template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a", Image: "image"}}}}
 		})
-		f.addCronAts(2*time.Second, cronAt)
+		f.add(2*time.Second, cronAt)
 		f.wantList("changes", &f.changed, "a 3.02s")
-		if got, want := f.cronForecast(cronAt), podRefused(f.podOf("a")); got == nil || *got != *want {
+		if got, want := f.cronForecast(cronAt), podRefused(nextPod); got == nil || *got != *want {
 			t.Errorf("Forecast %+v, want %+v", got, want)
 		}
 		f.wantForecast(at, nil)
@@ -103,27 +87,20 @@ func TestCronAt(t *testing.T) {
 
 		f.storeCronAt(cronAt, blockedBy(v1alpha1.ReasonPodRefused, "If it were due now: refused")) // as the controller does
 		f.setAnswer(nil)
-		f.addCronAts(time.Minute)
+		f.add(time.Minute)
 		if got := f.cronForecast(cronAt); got == nil || got.Reason != "" {
 			t.Errorf("Forecast when it is fixed: %+v", got)
 		}
 		f.storeCronAt(cronAt, func(cronAt *v1alpha1.CronAt) { cronAt.Status.Conditions = nil }) // as the controller does
 		time.Sleep(time.Minute)
 		f.wantNothingKept()
-	})
-}
 
-// TestCronAtNothingToCome uses a CronAt that will not create an At.
-func TestCronAtNothingToCome(t *testing.T) {
-	run(t, func(f *fixture) {
-		f.answer = refusal
-		cronAt := f.cronAt("a", func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Suspend = ptr.To(true) })
-		f.addCronAts(time.Hour, cronAt)
-		f.wantList("dry-runs", &f.dryRuns)
+		f.setAnswer(refusal)
+		f.storeCronAt(cronAt, func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Suspend = ptr.To(true) })
+		f.add(time.Minute, cronAt)
 		if got := f.cronForecast(cronAt); got != nil {
-			t.Errorf("Forecast %+v", got)
+			t.Errorf("Forecast when it is suspended: %+v", got)
 		}
-		f.wantNothingKept()
 	})
 }
 
@@ -134,27 +111,24 @@ func TestCronAtWaits(t *testing.T) {
 		"Forbid": func(cronAt *v1alpha1.CronAt) {
 			cronAt.Spec.ConcurrencyPolicy, cronAt.Status.Active = v1alpha1.ForbidConcurrent, 1
 		},
-		"Replace": func(cronAt *v1alpha1.CronAt) {
-			cronAt.Spec.ConcurrencyPolicy, cronAt.Status.Active = v1alpha1.ReplaceConcurrent, 1
-		},
 		"blocked": blockedBy(v1alpha1.ReasonAtBlocked, "At a-1 is blocked: PodRefused"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			run(t, func(f *fixture) {
 				f.answer = refusal
 				cronAt := f.cronAt("a")
-				f.addCronAts(2*time.Second, cronAt)
+				f.add(2*time.Second, cronAt)
 				f.wantList("changes", &f.changed, "a 1s")
 				f.storeCronAt(cronAt, wait)
-				f.addCronAts(time.Minute)
+				f.add(time.Minute)
 				if got := f.cronForecast(cronAt); got != nil {
 					t.Errorf("Forecast %+v, want nothing known", got)
 				}
 				f.taken(&f.dryRuns)
-				f.addCronAts(10*time.Minute, cronAt)
+				f.add(10*time.Minute, cronAt)
 				f.wantList("dry-runs while it waits", &f.dryRuns)
 				f.storeCronAt(cronAt, func(cronAt *v1alpha1.CronAt) { cronAt.Status = v1alpha1.CronAtStatus{} })
-				f.addCronAts(31 * time.Second)
+				f.add(31 * time.Second)
 				if got := f.cronForecast(cronAt); got == nil || got.Reason != v1alpha1.ReasonPodRefused {
 					t.Errorf("Forecast %+v, want PodRefused", got)
 				}
@@ -163,8 +137,8 @@ func TestCronAtWaits(t *testing.T) {
 	}
 	run(t, func(f *fixture) {
 		cronAt := f.cronAt("a", func(cronAt *v1alpha1.CronAt) { cronAt.Status.Active = 1 })
-		f.addCronAts(2*time.Second, cronAt)
-		f.wantList("dry-runs with Allow", &f.dryRuns, f.podOf("a")+" 1s")
+		f.add(2*time.Second, cronAt)
+		f.wantList("dry-runs with Allow", &f.dryRuns, nextPod+" 1s")
 	})
 }
 
@@ -173,10 +147,10 @@ func TestCronAtWaits(t *testing.T) {
 func TestManyCronAts(t *testing.T) {
 	run(t, func(f *fixture) {
 		for i := range 1000 {
-			f.addCronAts(0, f.cronAt(fmt.Sprint("cronat-", i)))
+			f.add(0, f.cronAt(fmt.Sprint("cronat-", i)))
 			f.add(0, f.at(fmt.Sprint("at-", i), 24*time.Hour))
 		}
-		f.addCronAts(2*time.Second, f.cronAt("other", func(cronAt *v1alpha1.CronAt) { cronAt.Namespace = "bank" }))
+		f.add(2*time.Second, f.cronAt("other", func(cronAt *v1alpha1.CronAt) { cronAt.Namespace = "bank" }))
 		if got := f.taken(&f.dryRuns); len(got) != 2 {
 			t.Errorf("dry-runs %v, want one for each namespace", got)
 		}

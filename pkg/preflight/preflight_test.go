@@ -174,14 +174,24 @@ func (f *fixture) note(list *[]string, name string) {
 	*list = append(*list, fmt.Sprintf("%s %v", name, time.Since(f.start)))
 }
 
+// decide returns the status that the controller of an At writes for a Forecast, or nil.
+func decide(at *v1alpha1.At, forecast *plan.Forecast) *v1alpha1.AtStatus {
+	return plan.Decide(plan.World{At: at, Forecast: forecast, Rehearses: true, Now: time.Now()}).Status
+}
+
+// write writes that status.
+func (f *fixture) write(at *v1alpha1.At, forecast *plan.Forecast) {
+	f.store(at, func(at *v1alpha1.At) { at.Status = *decide(at, forecast) })
+}
+
 // follow writes what was found for an At to its status, as its controller does.
 func (f *fixture) follow(name cache.ObjectName) {
 	at := f.stored[name.Name]
 	if !f.writes || at == nil {
 		return
 	}
-	if d := plan.Decide(plan.World{At: at, Forecast: f.forecast(at), Rehearses: true, Now: time.Now()}); d.Status != nil {
-		f.store(at, func(at *v1alpha1.At) { at.Status = *d.Status })
+	if status := decide(at, f.forecast(at)); status != nil {
+		f.store(at, func(at *v1alpha1.At) { at.Status = *status })
 		text := "reports"
 		for _, condition := range at.Status.Conditions {
 			text += " " + condition.Type + " " + condition.Reason
@@ -241,10 +251,14 @@ func store[T interface {
 	}
 }
 
-// add adds stored Ats, and lets some time pass.
-func (f *fixture) add(wait time.Duration, ats ...*v1alpha1.At) {
-	for _, at := range ats {
-		f.Add(cache.MetaObjectToName(at))
+// add adds stored Ats and CronAts, and lets some time pass.
+func (f *fixture) add(wait time.Duration, objects ...metav1.Object) {
+	for _, object := range objects {
+		checks := f.Checks
+		if _, ok := object.(*v1alpha1.CronAt); ok {
+			checks = f.crons
+		}
+		checks.Add(cache.MetaObjectToName(object))
 	}
 	time.Sleep(wait)
 	synctest.Wait()
@@ -298,9 +312,9 @@ func TestOtherController(t *testing.T) {
 		f.answer = refusal
 		at := f.at("a", 24*time.Hour)
 		f.add(2*time.Second, at)
-		f.write(at)
+		f.write(at, f.forecast(at))
 		f.forecast(at) // as its next sync does
-		f.writeForecast(at, &plan.Forecast{})
+		f.write(at, &plan.Forecast{})
 		f.wantNews(at, false)
 		f.taken(&f.changed)
 		f.add(sharedTime - time.Minute)
@@ -316,9 +330,8 @@ func TestOtherController(t *testing.T) {
 // wantNews checks whether there is a status to write.
 func (f *fixture) wantNews(at *v1alpha1.At, want bool) {
 	f.t.Helper()
-	d := plan.Decide(plan.World{At: at, Forecast: f.forecast(at), Rehearses: true, Now: time.Now()})
-	if got := d.Status != nil; got != want {
-		f.t.Errorf("a status to write: %t, want %t: %+v", got, want, d.Status)
+	if got := decide(at, f.forecast(at)); got != nil != want {
+		f.t.Errorf("a status to write: %+v, want one: %t", got, want)
 	}
 }
 

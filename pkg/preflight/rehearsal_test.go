@@ -26,7 +26,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -107,21 +106,6 @@ func (f *fixture) wantRehearsal(at *v1alpha1.At, reason, message string) {
 	}
 }
 
-// write writes what was found for an At to its status, as its controller does.
-func (f *fixture) write(at *v1alpha1.At) {
-	f.t.Helper()
-	f.writeForecast(at, f.forecast(at))
-}
-
-func (f *fixture) writeForecast(at *v1alpha1.At, forecast *plan.Forecast) {
-	f.t.Helper()
-	d := plan.Decide(plan.World{At: at, Forecast: forecast, Rehearses: true, Now: time.Now()})
-	if d.Status == nil {
-		f.t.Fatal("nothing to write")
-	}
-	f.store(at, func(at *v1alpha1.At) { at.Status = *d.Status })
-}
-
 // wantPods checks which Pods exist.
 func (f *fixture) wantPods(want ...string) {
 	f.t.Helper()
@@ -147,7 +131,7 @@ func TestRehearsalOnceForStaleAnswer(t *testing.T) {
 		f.cnat.PrependReactor("get", "ats", func(clienttesting.Action) (bool, runtime.Object, error) {
 			answer := at.DeepCopy()
 			if f.forecast(at) != nil {
-				f.write(at)
+				f.write(at, f.forecast(at))
 				f.wantRehearsal(at, "", "") // Its controller has seen it.
 				isWritten.Store(true)
 			}
@@ -171,7 +155,7 @@ func TestRehearsalAgainForStaleCache(t *testing.T) {
 		f.add(30*time.Second, at)
 		f.wantList("rehearsals", &f.rehearsed, "at-rehearsal 1s")
 		cached := at.DeepCopy()
-		f.write(at)
+		f.write(at, f.forecast(at))
 		if err := f.ats.Update(cached); err != nil {
 			t.Fatal(err)
 		}
@@ -245,9 +229,7 @@ func TestRehearsalOfTwoControllers(t *testing.T) {
 		for _, c := range []*Checks{f.Checks, checks} {
 			if forecast := c.Forecast(at, plan.RehearsedOf(&at.Status)); forecast != nil {
 				found++
-				f.store(at, func(at *v1alpha1.At) {
-					at.Status = *plan.Decide(plan.World{At: at, Forecast: forecast, Rehearses: true, Now: time.Now()}).Status
-				})
+				f.write(at, forecast)
 			}
 		}
 		if found != 1 {
@@ -274,7 +256,7 @@ func TestRehearsalYields(t *testing.T) {
 		f.wantPods("stays-rehearsal")
 		for _, at := range []*v1alpha1.At{ends, waits} {
 			f.wantRehearsal(at, v1alpha1.ReasonRehearsalRefused, "Ended because a run of the namespace was refused for quota.")
-			f.write(at)
+			f.write(at, f.forecast(at))
 		}
 		f.wantRehearsal(stays, "", "")
 		f.taken(&f.rehearsed)
@@ -288,39 +270,24 @@ func TestRehearsalYields(t *testing.T) {
 	})
 }
 
-// TestRehearsalAsAdmitted covers that a rehearsal asks for what the run was admitted with, if that
-// is known.
+// TestRehearsalAsAdmitted covers that a rehearsal asks for what the run was admitted with. TestOneAt has
+// one for which that is not known.
 func TestRehearsalAsAdmitted(t *testing.T) {
-	limits := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2")}
-	for name, tc := range map[string]struct {
-		answer error // to a dry-run
-		want   corev1.ResourceList
-	}{
-		"admitted":               {want: limits},
-		"no support for dry-run": {answer: apierrors.NewBadRequest("admission webhook does not support dry run")},
-	} {
-		t.Run(name, func(t *testing.T) {
-			run(t, func(f *fixture) {
-				f.kube.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
-					create := action.(clienttesting.CreateActionImpl)
-					if len(create.CreateOptions.DryRun) == 0 {
-						return false, nil, nil
-					}
-					admitted := create.Object.(*corev1.Pod).DeepCopy()
-					admitted.Spec.Containers[0].Resources.Limits = limits
-					return true, admitted, tc.answer
-				})
-				var got corev1.ResourceList
-				f.kubelet = func(pod *corev1.Pod) { got = pod.Spec.Containers[0].Resources.Limits; start(pod) }
-				at := f.at("at", time.Hour, withRehearse)
-				f.add(25*time.Second, at)
-				f.wantRehearsal(at, v1alpha1.ReasonPassed, "")
-				if diff := cmp.Diff(tc.want, got); diff != "" {
-					t.Errorf("limits (-want +got):\n%s", diff)
-				}
-			})
+	run(t, func(f *fixture) {
+		want := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2")}
+		f.kube.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			create := action.(clienttesting.CreateActionImpl)
+			admitted := create.Object.(*corev1.Pod).DeepCopy()
+			admitted.Spec.Containers[0].Resources.Limits = want
+			return len(create.CreateOptions.DryRun) > 0, admitted, nil
 		})
-	}
+		var got corev1.ResourceList
+		f.kubelet = func(pod *corev1.Pod) { got = pod.Spec.Containers[0].Resources.Limits }
+		f.add(5*time.Second, f.at("at", time.Hour, withRehearse))
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("limits (-want +got):\n%s", diff)
+		}
+	})
 }
 
 // TestRehearsalsAtOnce covers how many rehearsals there are at the same time.
@@ -328,13 +295,11 @@ func TestRehearsalsAtOnce(t *testing.T) {
 	for namespaces, want := range map[int]int{1: 2, 2: 4, 20: 10} {
 		run(t, func(f *fixture) {
 			f.kubelet = notPulled // It takes twenty seconds.
-			var ats []*v1alpha1.At
 			for i := range 10 * namespaces {
-				ats = append(ats, f.at(fmt.Sprintf("at-%d", i), time.Hour, withRehearse, func(at *v1alpha1.At) {
-					at.Namespace = fmt.Sprintf("shop-%d", i%namespaces)
+				f.add(0, f.at(fmt.Sprint("at-", i), time.Hour, withRehearse, func(at *v1alpha1.At) {
+					at.Namespace = fmt.Sprint("shop-", i%namespaces)
 				}))
 			}
-			f.add(0, ats...)
 			most := 0
 			for range 90 {
 				time.Sleep(time.Second)
@@ -375,12 +340,6 @@ func TestRehearsalLeft(t *testing.T) {
 		// They appear after the start, as if a creation had been delayed.
 		create(left, labelled, ofRun)
 		at := f.at("at", time.Hour, withRehearse)
-		f.refuse = func(pod *corev1.Pod) error {
-			if _, err := f.kube.Tracker().Get(podsResource, "shop", pod.Name); err == nil {
-				return apierrors.NewAlreadyExists(pods, pod.Name)
-			}
-			return nil
-		}
 		f.add(5*time.Second, at)
 		f.wantPods("labelled", "of-run") // removed because it has the name
 		time.Sleep(time.Minute)
@@ -400,7 +359,7 @@ func TestRehearsalOfCronAt(t *testing.T) {
 	run(t, func(f *fixture) {
 		var owner *metav1.OwnerReference
 		f.refuse = func(pod *corev1.Pod) error { owner = metav1.GetControllerOf(pod); return nil }
-		f.addCronAts(15*time.Second, f.cronAt("night", func(cronAt *v1alpha1.CronAt) { cronAt.Spec.AtTemplate.Spec.Rehearse = true }))
+		f.add(15*time.Second, f.cronAt("night", func(cronAt *v1alpha1.CronAt) { cronAt.Spec.AtTemplate.Spec.Rehearse = true }))
 		f.wantList("rehearsals", &f.rehearsed, "night-rehearsal 1s")
 		if owner == nil || owner.Kind != v1alpha1.CronAtKind || owner.UID != "night" {
 			t.Errorf("owner %v, want the CronAt", owner)
