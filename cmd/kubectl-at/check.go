@@ -87,7 +87,7 @@ last rehearsal.`,
 
 // requestRehearsal asks the controller for another rehearsal.
 func (c *cli) requestRehearsal(info *resource.Info) error {
-	return c.write(&output{}, info, func() error {
+	return (&writer{cli: c}).write(info, func() error {
 		of := info.Object.(object)
 		at := asAt(of)
 		switch {
@@ -247,30 +247,30 @@ func isBlockedByRehearsal(at *v1alpha1.At) bool {
 
 // warn prints why a new object would be refused, or what its Pod names that does not exist. It checks
 // the object if --check says so. Scripts, which use -o, do not wait.
-func (c *cli) warn(ctx context.Context, output *output, of object) error {
+func (w *writer) warn(ctx context.Context, of object) error {
 	why := ""
 	switch {
-	case output.isClient(), *output.flags.OutputFormat != "" && !output.check:
+	case w.isClient(), *w.format.OutputFormat != "" && !w.checks:
 		return nil
-	case output.isServer():
+	case w.isServer():
 		var asked string
-		if asked, why = c.dryRun(ctx, of); why == "" {
-			c.say("%s", asked)
+		if asked, why = w.cli.dryRun(ctx, of); why == "" {
+			w.say("%s", asked)
 		}
-	case output.check:
-		return c.check(ctx, of, 0, c.ErrOut)
+	case w.checks:
+		return w.check(ctx, of, 0, w.ErrOut)
 	default:
-		why, _, _ = c.verdict(ctx, of, c.patience)
+		why, _, _ = w.verdict(ctx, of, w.patience)
 	}
-	if why != "" && output.check {
+	if why != "" && w.checks {
 		return refused(of, why)
 	}
 	if why == "" {
-		if why, _ = c.missing(of); why != "" && !asAt(of).Spec.Rehearse {
+		if why, _ = w.missing(of); why != "" && !asAt(of).Spec.Rehearse {
 			why += " Nothing was rehearsed: --rehearse tries the Pod on a node."
 		}
 	}
-	c.say("%s", why)
+	w.say("%s", why)
 	return nil
 }
 

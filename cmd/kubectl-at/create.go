@@ -118,7 +118,7 @@ func (c *cli) createCommand() *cobra.Command {
 	}
 	o.run = c.addRun(cmd)
 	cmd.Flags().BoolVar(&o.past, "past", false, "Allow a time in the past, which means immediately")
-	o.output.wait.addFlags(cmd.Flags())
+	o.wait.addFlags(cmd.Flags())
 	return cmd
 }
 
@@ -161,33 +161,33 @@ func (o *create) create(ctx context.Context, words, command []string) error {
 	if o.suspend {
 		at.Spec.Suspend = ptr.To(true)
 	}
-	return o.createAt(ctx, o.output, at, t.Instant)
+	return o.createAt(ctx, at, t.Instant)
 }
 
 // createAt creates an At for an instant, prints it and when it runs, and follows it.
-func (c *cli) createAt(ctx context.Context, output *output, at *v1alpha1.At, instant time.Time) error {
-	if output.check && !instant.After(c.began) {
+func (w *writer) createAt(ctx context.Context, at *v1alpha1.At, instant time.Time) error {
+	if w.checks && !instant.After(w.began) {
 		return usageError("--check is for a later time: this run starts at once, and --wait reports how it ends")
 	}
-	if err := c.create(ctx, output, at); err != nil {
+	if err := w.create(ctx, at); err != nil {
 		return err
 	}
-	if err := c.announceAt(ctx, output, at, instant); err != nil || output.wait.enabled() || !instant.After(c.began) {
+	if err := w.announceAt(ctx, at, instant); err != nil || w.wait.enabled() || !instant.After(w.began) {
 		return err
 	}
-	return c.warn(ctx, output, at)
+	return w.warn(ctx, at)
 }
 
 // announceAt prints when an At that has been written runs, and follows it.
-func (c *cli) announceAt(ctx context.Context, output *output, at *v1alpha1.At, instant time.Time) error {
+func (w *writer) announceAt(ctx context.Context, at *v1alpha1.At, instant time.Time) error {
 	if ptr.Deref(at.Spec.Suspend, false) {
-		c.say("suspended, due %s: it does not start until %s", instant.In(c.local()).Format(longTime), c.kubectl("at resume %s", at.Name))
+		w.say("suspended, due %s: it does not start until %s", instant.In(w.local()).Format(longTime), w.kubectl("at resume %s", at.Name))
 	} else {
-		c.announce(output.runs(), instant, "")
-		c.announceFreeze(output, at, later(instant, c.began))
+		w.announce(w.runs(), instant, "")
+		w.announceFreeze(at, later(instant, w.began))
 	}
-	if output.wait.enabled() {
-		return c.follow(ctx, at, &output.wait)
+	if w.wait.enabled() {
+		return w.follow(ctx, at, &w.wait)
 	}
 	return nil
 }

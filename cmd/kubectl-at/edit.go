@@ -55,8 +55,8 @@ func (c *cli) suspension(verb, done, alias, short, long string, suspend bool) *c
 		Long:    long,
 		Example: fmt.Sprintf("  kubectl at %s backup-x2b4f\n  kubectl at %s cronat/backup", verb, verb),
 	}
-	c.forEach(cmd, done, c.get, func(output *output, info *resource.Info) error {
-		err := c.edit(output, info, func() error {
+	c.forEach(cmd, done, c.get, func(w *writer, info *resource.Info) error {
+		err := w.edit(info, func() error {
 			switch object := info.Object.(type) {
 			case *v1alpha1.At:
 				if object.Status.Phase == v1alpha1.PhaseDone {
@@ -75,7 +75,7 @@ func (c *cli) suspension(verb, done, alias, short, long string, suspend bool) *c
 			return nil
 		})
 		if cronAt, isCronAt := info.Object.(*v1alpha1.CronAt); isCronAt && err == nil {
-			return c.announceNext(output, cronAt)
+			return w.announceNext(cronAt)
 		}
 		return err
 	})
@@ -83,11 +83,11 @@ func (c *cli) suspension(verb, done, alias, short, long string, suspend bool) *c
 }
 
 // forEach makes a command get each of the named objects, and do something with it.
-func (c *cli) forEach(cmd *cobra.Command, done string, get func(arg string) (*resource.Info, error), do func(*output, *resource.Info) error) {
-	output := addOutput(cmd, done)
+func (c *cli) forEach(cmd *cobra.Command, done string, get func(arg string) (*resource.Info, error), do func(*writer, *resource.Info) error) {
+	w := c.addWriter(cmd, done)
 	cmd.Args = cobra.MinimumNArgs(1)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
-		if err := output.validate(); err != nil {
+		if err := w.validate(); err != nil {
 			return err
 		}
 		return each(c, args, func(arg string) error {
@@ -95,7 +95,7 @@ func (c *cli) forEach(cmd *cobra.Command, done string, get func(arg string) (*re
 			if err != nil {
 				return err
 			}
-			return do(output, info)
+			return do(w, info)
 		})
 	}
 }
@@ -123,19 +123,18 @@ stopped; the output of finished Ats is lost. The Ats of a CronAt are deleted wit
 		Example: `  kubectl at rm backup-x2b4f
   kubectl at rm cronat/backup`,
 	}
-	c.forEach(cmd, "deleted", c.get, c.remove)
+	c.forEach(cmd, "deleted", c.get, (*writer).remove)
 	return cmd
 }
 
 // move has the flags of kubectl at move.
 type move struct {
-	*cli
+	*writer
 	to, selector, dueBefore string
 }
 
 func (c *cli) moveCommand() *cobra.Command {
-	m := move{cli: c}
-	var output *output
+	m := move{}
 	cmd := &cobra.Command{
 		Use:     "move NAME TIME",
 		Aliases: []string{"reschedule"},
@@ -158,7 +157,7 @@ be in the past, none is moved.`,
 			return err
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := output.validate(); err != nil {
+			if err := m.validate(); err != nil {
 				return err
 			}
 			names, words, _ := m.split(args)
@@ -174,15 +173,16 @@ be in the past, none is moved.`,
 				}
 			}
 			return each(c, infos, func(info *resource.Info) error {
-				one := *c
+				one, there := *m.writer, *c
+				one.cli = &there
 				if len(infos) > 1 {
 					one.ErrOut = &prefixed{out: c.ErrOut, lock: &sync.Mutex{}, prefix: ref(info.Object.(*v1alpha1.At)) + " "}
 				}
-				return one.move(cmd.Context(), output, info, to, "")
+				return one.move(cmd.Context(), info, to, "")
 			})
 		},
 	}
-	output = addOutput(cmd, "moved")
+	m.writer = c.addWriter(cmd, "moved")
 	cmd.Flags().StringVar(&m.to, "to", "", "TIME, if there are several names")
 	cmd.Flags().StringVarP(&m.selector, "selector", "l", "", "Move the Ats with these labels, such as app=shop")
 	cmd.Flags().StringVar(&m.dueBefore, "due-before", "", "Move the Ats that are due before this TIME")
@@ -263,7 +263,7 @@ func (m *move) time(at *v1alpha1.At, words []string) (timespec.Time, error) {
 const movedToNow = "moved to now"
 
 func (c *cli) runNowCommand() *cobra.Command {
-	var output *output
+	var w *writer
 	cmd := &cobra.Command{
 		Use:   "run-now NAME|cronat/NAME",
 		Short: "Run an At now instead of at its time, or a CronAt once more",
@@ -278,7 +278,7 @@ limits. It is deleted with the CronAt.`,
   kubectl at run-now cronat/backup --logs`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := output.validate(); err != nil {
+			if err := w.validate(); err != nil {
 				return err
 			}
 			info, err := c.get(args[0])
@@ -289,18 +289,18 @@ limits. It is deleted with the CronAt.`,
 			cronAt, isCronAt := info.Object.(*v1alpha1.CronAt)
 			if !isCronAt {
 				to := func(*v1alpha1.At) (timespec.Time, error) { return t, nil }
-				return c.move(cmd.Context(), output, info, to, fmt.Sprintf(": this uses up its planned run; %s is an additional one", c.kubectl("at now --from at/%s", info.Name)))
+				return w.move(cmd.Context(), info, to, fmt.Sprintf(": this uses up its planned run; %s is an additional one", c.kubectl("at now --from at/%s", info.Name)))
 			}
-			if output.wait.logs && cronAt.Spec.AtTemplate.Spec.Restart != nil {
+			if w.wait.logs && cronAt.Spec.AtTemplate.Spec.Restart != nil {
 				return errLogsOfRestart
 			}
-			done := &output.flags.NamePrintFlags.Operation
+			done := &w.format.NamePrintFlags.Operation
 			*done = strings.Replace(*done, movedToNow, "created", 1)
-			return c.createAt(cmd.Context(), output, manualAt(cronAt, t), t.Instant)
+			return w.createAt(cmd.Context(), manualAt(cronAt, t), t.Instant)
 		},
 	}
-	output = addOutput(cmd, movedToNow)
-	output.wait.addFlags(cmd.Flags())
+	w = c.addWriter(cmd, movedToNow)
+	w.wait.addFlags(cmd.Flags())
 	return cmd
 }
 
@@ -329,25 +329,25 @@ func (c *cli) reschedule(at *v1alpha1.At, to func(*v1alpha1.At) (timespec.Time, 
 }
 
 // move changes the time of an At, prints what it was, with a remark, and what it is, and follows the run.
-func (c *cli) move(ctx context.Context, output *output, info *resource.Info, to func(*v1alpha1.At) (timespec.Time, error), remark string) error {
+func (w *writer) move(ctx context.Context, info *resource.Info, to func(*v1alpha1.At) (timespec.Time, error), remark string) error {
 	var was v1alpha1.AtSpec
 	var instant time.Time
-	err := c.edit(output, info, func() (err error) {
+	err := w.edit(info, func() (err error) {
 		at := info.Object.(*v1alpha1.At)
 		was = at.Spec
-		if output.wait.logs && at.Spec.Restart != nil {
+		if w.wait.logs && at.Spec.Restart != nil {
 			return errLogsOfRestart
 		}
-		instant, err = c.reschedule(at, to)
+		instant, err = w.reschedule(at, to)
 		return err
 	})
 	if err != nil {
 		return err
 	}
 	if before, err := plan.Instant(&was); err == nil {
-		c.announce("was", before, remark)
+		w.announce("was", before, remark)
 	}
-	return c.announceAt(ctx, output, info.Object.(*v1alpha1.At), instant)
+	return w.announceAt(ctx, info.Object.(*v1alpha1.At), instant)
 }
 
 // manualAt returns an At from a CronAt. The CronAt owns it for garbage collection, but is

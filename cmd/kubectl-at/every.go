@@ -114,7 +114,7 @@ func (o *every) create(ctx context.Context, words, command []string) error {
 	if err != nil {
 		return err
 	}
-	if err := o.run.create(ctx, o.output, cronAt); err != nil {
+	if err := o.run.create(ctx, cronAt); err != nil {
 		return err
 	}
 	if from.kind == "CronJob" && from.name != "" && !ptr.Deref(from.spec.Suspend, false) {
@@ -124,10 +124,10 @@ func (o *every) create(ctx context.Context, words, command []string) error {
 	for _, note := range cronexpr.Surprises(cronAt.Spec.Schedule) {
 		o.say("%s", note)
 	}
-	if err := o.announceNext(o.output, cronAt); err != nil {
+	if err := o.announceNext(cronAt); err != nil {
 		return err
 	}
-	return o.warn(ctx, o.output, cronAt)
+	return o.warn(ctx, cronAt)
 }
 
 func (o *every) validate(words, command []string) error {
@@ -218,23 +218,23 @@ func nextOf(cronAt *v1alpha1.CronAt, now time.Time) (time.Time, error) {
 }
 
 // announceNext prints when a CronAt that has been written is next due, and which Freeze it then skips.
-func (c *cli) announceNext(output *output, cronAt *v1alpha1.CronAt) error {
+func (w *writer) announceNext(cronAt *v1alpha1.CronAt) error {
 	if ptr.Deref(cronAt.Spec.Suspend, false) {
-		c.say("suspended: nothing starts until %s", c.kubectl("at resume %s", ref(cronAt)))
+		w.say("suspended: nothing starts until %s", w.kubectl("at resume %s", ref(cronAt)))
 		return nil
 	}
 	spread := ""
-	if output.dryRun != "none" && ptr.Deref(cronAt.Spec.SpreadSeconds, 0) > 0 {
+	if w.dryRun != "none" && ptr.Deref(cronAt.Spec.SpreadSeconds, 0) > 0 {
 		// The delay depends on the UID.
 		spread = fmt.Sprintf(", plus a delay of less than %s", short(plan.Seconds(*cronAt.Spec.SpreadSeconds)))
 		cronAt = cronAt.DeepCopy()
 		cronAt.Spec.SpreadSeconds = nil
 	}
-	next, err := nextOf(cronAt, c.began)
+	next, err := nextOf(cronAt, w.began)
 	if err != nil {
 		return err
 	}
-	c.announce(output.runs()+" next", next, spread)
-	c.announceFreeze(output, cronAt, next)
+	w.announce(w.runs()+" next", next, spread)
+	w.announceFreeze(cronAt, next)
 	return nil
 }

@@ -51,8 +51,7 @@ func (c *cli) findController() string {
 
 // freezing has the flags and the arguments of kubectl at freeze.
 type freezing struct {
-	*cli
-	output   *output
+	*writer
 	reason   string
 	selector string
 	all      bool
@@ -63,7 +62,7 @@ type freezing struct {
 }
 
 func (c *cli) freezeCommand() *cobra.Command {
-	f := freezing{cli: c}
+	f := freezing{}
 	cmd := &cobra.Command{
 		Use:        "freeze [NAME] [cronat/NAME...] [from TIME] until TIME",
 		SuggestFor: []string{"block", "lock", "maintenance", "skip"},
@@ -77,13 +76,13 @@ at --help for the syntax of TIME.`,
   kubectl at freeze cronat/nightly until friday
   kubectl at freeze shop -l app=shop until tomorrow 08:00`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := cmp.Or(f.split(args), f.output.validate()); err != nil {
+			if err := cmp.Or(f.split(args), f.validate()); err != nil {
 				return err
 			}
 			return f.run(cmd.Context())
 		},
 	}
-	f.output = addOutput(cmd, "created")
+	f.writer = c.addWriter(cmd, "created")
 	cmd.Flags().StringVar(&f.reason, "reason", "", "What people see who wait, such as \"Change freeze, ask #ops\"")
 	cmd.Flags().StringVarP(&f.selector, "selector", "l", "", "Only Ats and CronAts with these labels, such as app=shop, and what they create")
 	cmd.Flags().BoolVarP(&f.all, "all-namespaces", "A", false, "In all namespaces: write the Freeze to the namespace of the controller, which is "+controllerNamespace+" if you cannot see it, or to that of -n")
@@ -149,11 +148,11 @@ func (f *freezing) run(ctx context.Context) error {
 		// In the namespace of the controller, it would otherwise hold everywhere.
 		object.Spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: object.Namespace}}
 	}
-	if err := f.create(ctx, f.output, object); err != nil {
+	if err := f.create(ctx, object); err != nil {
 		return err
 	}
 	verb := "nothing starts"
-	if f.output.dryRun != "none" {
+	if f.dryRun != "none" {
 		verb = "nothing would start"
 	}
 	if from.After(f.began) {
@@ -235,7 +234,7 @@ starts, unless another Freeze holds. Times that a CronAt has skipped do not run.
 			c.namespace = c.findController()
 		}
 		return c.one("freezes", arg)
-	}, c.remove)
+	}, (*writer).remove)
 	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", false, "Those in the namespace of the controller, which is "+controllerNamespace+" if you cannot see it, or in that of -n")
 	return cmd
 }
@@ -284,11 +283,11 @@ func (c *cli) labelsOfNamespaces(name string) map[string]labels.Set {
 
 // announceFreeze prints which Freeze would keep an At or the next At of a CronAt from starting. It
 // is a service: a Freeze that the user may not read is not announced.
-func (c *cli) announceFreeze(output *output, object object, instant time.Time) {
-	if output.isClient() {
+func (w *writer) announceFreeze(object object, instant time.Time) {
+	if w.isClient() {
 		return
 	}
-	hold := c.freezes(object.GetNamespace()).Holding(freeze.NewSubject(object), instant)
+	hold := w.freezes(object.GetNamespace()).Holding(freeze.NewSubject(object), instant)
 	if hold == nil {
 		return
 	}
@@ -296,5 +295,5 @@ func (c *cli) announceFreeze(output *output, object object, instant time.Time) {
 	if _, isCronAt := object.(*v1alpha1.CronAt); isCronAt {
 		what = "would skip that time"
 	}
-	c.say("%s: %s", what, hold)
+	w.say("%s: %s", what, hold)
 }

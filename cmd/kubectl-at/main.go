@@ -219,53 +219,53 @@ func (c *cli) limits(ctx context.Context, config *rest.Config) *rest.Config {
 	return config
 }
 
-// output prints the objects that a command has written, like kubectl, and says whether it then checks or follows them.
-type output struct {
-	flags  *genericclioptions.PrintFlags
+// writer writes the objects of a command and prints them, like kubectl. Then it checks or follows them.
+type writer struct {
+	*cli
+	format *genericclioptions.PrintFlags
 	dryRun string
-	check  bool // --check
+	checks bool // --check
 	wait   wait
 }
 
-// addOutput adds -o and --dry-run to a command. done describes what the command has done
+// addWriter adds -o and --dry-run to a command. done describes what the command has done
 // with an object.
-func addOutput(cmd *cobra.Command, done string) *output {
-	o := &output{flags: genericclioptions.NewPrintFlags(done).WithTypeSetter(scheme.Scheme)}
-	o.flags.AddFlags(cmd)
-	cmd.Flags().StringVar(&o.dryRun, "dry-run", "none", "none, client (write nothing) or server (validate on the API server, write nothing)")
+func (c *cli) addWriter(cmd *cobra.Command, done string) *writer {
+	w := &writer{cli: c, format: genericclioptions.NewPrintFlags(done).WithTypeSetter(scheme.Scheme)}
+	w.format.AddFlags(cmd)
+	cmd.Flags().StringVar(&w.dryRun, "dry-run", "none", "none, client (write nothing) or server (validate on the API server, write nothing)")
 	cmd.Flag("dry-run").NoOptDefVal = "empty" // It is refused. Otherwise, the flag would take the next word.
-	return o
+	return w
 }
 
-func (o *output) validate() error {
-	suffix, known := map[string]string{"none": "%s", "client": "%s (dry run)", "server": "%s (server dry run)"}[o.dryRun]
+func (w *writer) validate() error {
+	suffix, known := map[string]string{"none": "%s", "client": "%s (dry run)", "server": "%s (server dry run)"}[w.dryRun]
 	if !known {
-		return usageError("--dry-run is %q: it must be none, client or server", o.dryRun)
+		return usageError("--dry-run is %q: it must be none, client or server", w.dryRun)
 	}
-	if err := o.flags.Complete(suffix); err != nil {
+	if err := w.format.Complete(suffix); err != nil {
 		return err
 	}
-	if _, err := o.flags.ToPrinter(); err != nil {
+	if _, err := w.format.ToPrinter(); err != nil {
 		return usageError("%w", err)
 	}
-	w := &o.wait
 	switch {
-	case w.enabled() && o.check:
+	case w.wait.enabled() && w.checks:
 		return usageError("--check cannot be used with --wait: remove one of the two")
-	case w.enabled() && o.dryRun != "none":
-		return usageError("--wait cannot be used with --dry-run=%s: remove one of the two", o.dryRun)
-	case !w.enabled() && (w.timeout.value != nil || w.passExitCode):
+	case w.wait.enabled() && w.dryRun != "none":
+		return usageError("--wait cannot be used with --dry-run=%s: remove one of the two", w.dryRun)
+	case !w.wait.enabled() && (w.wait.timeout.value != nil || w.wait.passExitCode):
 		return usageError("--timeout and --pass-exit-code require --wait or --logs")
 	}
 	return nil
 }
 
-func (o *output) isClient() bool { return o.dryRun == "client" }
-func (o *output) isServer() bool { return o.dryRun == "server" }
+func (w *writer) isClient() bool { return w.dryRun == "client" }
+func (w *writer) isServer() bool { return w.dryRun == "server" }
 
 // runs describes what an At does at its time.
-func (o *output) runs() string {
-	if o.dryRun == "none" {
+func (w *writer) runs() string {
+	if w.dryRun == "none" {
 		return "runs"
 	}
 	return "would run"
@@ -275,14 +275,14 @@ func (o *output) runs() string {
 // program.
 const fieldManager = "kubectl-at"
 
-func (o *output) print(c *cli, object runtime.Object) error {
-	printer, err := o.flags.ToPrinter()
+func (w *writer) print(object runtime.Object) error {
+	printer, err := w.format.ToPrinter()
 	if err != nil {
 		return err
 	}
-	out := c.Out
-	if o.wait.logs { // Standard output is for the log.
-		out = c.ErrOut
+	out := w.Out
+	if w.wait.logs { // Standard output is for the log.
+		out = w.ErrOut
 	}
 	return printer.PrintObj(object, out)
 }

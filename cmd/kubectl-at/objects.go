@@ -198,24 +198,24 @@ func resourceOf(object runtime.Object) string {
 func ref(object object) string { return strings.ToLower(kindOf(object).Kind) + "/" + object.GetName() }
 
 // create creates an At, a CronAt or a Freeze, and prints it.
-func (c *cli) create(ctx context.Context, output *output, object object) error {
-	if output.isClient() {
-		return output.print(c, object)
+func (w *writer) create(ctx context.Context, object object) error {
+	if w.isClient() {
+		return w.print(object)
 	}
-	err := c.connect()
+	err := w.connect()
 	if err != nil {
 		return err
 	}
 	options := &metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict, FieldManager: fieldManager}
-	if output.isServer() {
+	if w.isServer() {
 		options.DryRun = []string{metav1.DryRunAll}
 	}
-	err = c.cnat.Post().Namespace(object.GetNamespace()).Resource(resourceOf(object)).VersionedParams(options, metav1.ParameterCodec).Body(object).Do(ctx).Into(object)
+	err = w.cnat.Post().Namespace(object.GetNamespace()).Resource(resourceOf(object)).VersionedParams(options, metav1.ParameterCodec).Body(object).Do(ctx).Into(object)
 	if err != nil {
-		return c.unanswered(output, err, object, "created")
+		return w.unanswered(err, object, "created")
 	}
-	if err = output.print(c, object); err == nil {
-		c.announceOmitted(object)
+	if err = w.print(object); err == nil {
+		w.announceOmitted(object)
 	}
 	return err
 }
@@ -227,29 +227,29 @@ func isUnanswered(err error) bool {
 }
 
 // unanswered adds to the error of a request what may have been done with an object.
-func (c *cli) unanswered(output *output, err error, object object, done string) error {
-	if output.isServer() || !isUnanswered(err) {
+func (w *writer) unanswered(err error, object object, done string) error {
+	if w.isServer() || !isUnanswered(err) {
 		return err
 	}
-	return fmt.Errorf("%w: %s may have been %s: see %s", err, ref(object), done, c.kubectl("get %s", ref(object)))
+	return fmt.Errorf("%w: %s may have been %s: see %s", err, ref(object), done, w.kubectl("get %s", ref(object)))
 }
 
 // edit changes an object with change, which may refuse that, and prints it.
-func (c *cli) edit(output *output, info *resource.Info, change func() error) error {
-	if err := c.write(output, info, change); err != nil {
+func (w *writer) edit(info *resource.Info, change func() error) error {
+	if err := w.write(info, change); err != nil {
 		return err
 	}
-	return output.print(c, info.Object)
+	return w.print(info.Object)
 }
 
 // write does the same, but prints nothing. If the object has changed in the meantime,
 // it reads it and calls change again.
-func (c *cli) write(output *output, info *resource.Info, change func() error) error {
-	helper := resource.NewHelper(info.Client, info.Mapping).DryRun(output.isServer()).WithFieldManager(fieldManager)
+func (w *writer) write(info *resource.Info, change func() error) error {
+	helper := resource.NewHelper(info.Client, info.Mapping).DryRun(w.isServer()).WithFieldManager(fieldManager)
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		before := info.Object.DeepCopyObject().(object)
 		before.SetResourceVersion("") // The patch then contains it, as a precondition.
-		if err := change(); err != nil || output.isClient() {
+		if err := change(); err != nil || w.isClient() {
 			return err
 		}
 		was, wasErr := json.Marshal(before)
@@ -270,7 +270,7 @@ func (c *cli) write(output *output, info *resource.Info, change func() error) er
 			return err
 		}
 		if err != nil {
-			return c.unanswered(output, err, info.Object.(object), "changed")
+			return w.unanswered(err, info.Object.(object), "changed")
 		}
 		info.Object = patched
 		return nil
@@ -278,14 +278,14 @@ func (c *cli) write(output *output, info *resource.Info, change func() error) er
 }
 
 // remove deletes an object, unless another one has its name by now, and prints it.
-func (c *cli) remove(output *output, info *resource.Info) error {
-	if !output.isClient() {
+func (w *writer) remove(info *resource.Info) error {
+	if !w.isClient() {
 		options := &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(info.Object.(metav1.Object).GetUID()))}
-		helper := resource.NewHelper(info.Client, info.Mapping).DryRun(output.isServer())
+		helper := resource.NewHelper(info.Client, info.Mapping).DryRun(w.isServer())
 		_, err := helper.DeleteWithOptions(info.Namespace, info.Name, options)
 		if err != nil {
-			return c.unanswered(output, err, info.Object.(object), "deleted")
+			return w.unanswered(err, info.Object.(object), "deleted")
 		}
 	}
-	return output.print(c, info.Object)
+	return w.print(info.Object)
 }

@@ -43,8 +43,7 @@ import (
 
 // run has the flags that describe the run, which At and CronAt have in common.
 type run struct {
-	*cli
-	output  *output
+	*writer
 	changed func(flag string) bool
 
 	name             string
@@ -64,7 +63,7 @@ type run struct {
 
 // addRun adds the flags to a command that creates an object.
 func (c *cli) addRun(cmd *cobra.Command) *run {
-	r := &run{cli: c, output: addOutput(cmd, "created"), changed: cmd.Flags().Changed}
+	r := &run{writer: c.addWriter(cmd, "created"), changed: cmd.Flags().Changed}
 	flags := cmd.Flags()
 	flags.StringVar(&r.name, "name", "", "Name of the new object (default: derived from the command)")
 	flags.BoolVar(&r.suspend, "suspend", false, "Create it suspended: nothing starts until kubectl at resume")
@@ -75,7 +74,7 @@ func (c *cli) addRun(cmd *cobra.Command) *run {
 	flags.StringVar(&r.restart, "restart", "", "Restart deployment/NAME, statefulset/NAME or daemonset/NAME, like kubectl rollout restart, instead of running a command")
 	flags.StringVarP(&r.labels, "labels", "l", "", "Labels of the new object, such as app=shop,team=a; those of a CronAt also apply to its Ats")
 	flags.BoolVar(&r.rehearse, "rehearse", false, "Try the Pod on a node before the run is due, without running its command; it needs quota and room for a moment")
-	flags.BoolVar(&r.output.check, "check", false, "Wait for the preflight and the rehearsal, like kubectl at check; exit with 3 if the run would be refused, with 124 if no rehearsal of --rehearse has passed")
+	flags.BoolVar(&r.checks, "check", false, "Wait for the preflight and the rehearsal, like kubectl at check; exit with 3 if the run would be refused, with 124 if no rehearsal of --rehearse has passed")
 	r.pod.addFlags(flags)
 	r.nodes.addFlags(flags)
 	for _, ofCommand := range []string{"from", "filename", "container", "args", "image", "env", "env-from", "service-account", "node", "nodes", "retries", "rehearse"} {
@@ -87,7 +86,7 @@ func (c *cli) addRun(cmd *cobra.Command) *run {
 }
 
 func (r *run) validate(command []string) error {
-	if err := r.output.validate(); err != nil {
+	if err := r.writer.validate(); err != nil {
 		return err
 	}
 	var err error
@@ -119,7 +118,7 @@ func (r *run) describe(command []string) (from source, err error) {
 	if err != nil {
 		return from, err
 	}
-	if !r.output.isClient() || isGiven { // Like kubectl create. Otherwise the output fits any namespace.
+	if !r.isClient() || isGiven { // Like kubectl create. Otherwise the output fits any namespace.
 		metadata.Namespace = namespace
 	}
 	if len(r.labelSet) > 0 {
@@ -250,7 +249,7 @@ func (r *run) validateRestart(command []string) error {
 		r.workload = nil
 	case command != nil:
 		return usageError("--restart does not run a command: remove what follows --")
-	case r.output.wait.logs:
+	case r.wait.logs:
 		return errLogsOfRestart
 	case !slices.Contains(restartable, r.workload.Kind):
 		return usageError("--restart is %q: write deployment/NAME, statefulset/NAME or daemonset/NAME", r.restart)
