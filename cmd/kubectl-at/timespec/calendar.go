@@ -169,7 +169,7 @@ func (c *calendar) candidates() ([]candidate, error) {
 		return []candidate{{instant: c.now, how: "now"}}, nil
 	case !c.isDated() && !c.on.IsZero():
 		if c.clock.midnight {
-			return nil, c.fail(c.clock.span, "begins one day and ends another: write 00:00 and the date")
+			return nil, c.fail(c.seen[timeOfDay], "begins one day and ends another: write 00:00 and the date")
 		}
 		return []candidate{c.at(dayOf(c.on))}, nil
 	case !c.isDated():
@@ -198,7 +198,7 @@ func (c *calendar) candidates() ([]candidate, error) {
 	}
 	for i := range all {
 		if date := all[i].wallClock; all[i].err == nil && c.weekday != nil && c.weekday.day != date.Weekday() {
-			all[i].err = c.fail(c.weekday.span, "is wrong, because %s is a %s: write one of the two", date.Format("2 January 2006"), date.Weekday())
+			all[i].err = c.fail(c.seen[aWeekday], "is wrong, because %s is a %s: write one of the two", date.Format("2 January 2006"), date.Weekday())
 		}
 	}
 	return all, nil
@@ -218,7 +218,7 @@ func (c *calendar) weekdays() ([]candidate, error) {
 	}
 	at, meant := c.whole, readings[0]
 	if c.weekday.relative { // "this friday" and "next friday" can also be the first one.
-		at = c.weekday.span
+		at = c.seen[aWeekday]
 		if c.weeks == 1 && first.Equal(c.today) {
 			first = first.AddDate(0, 0, 7)
 		}
@@ -239,7 +239,7 @@ func (c *calendar) weekdays() ([]candidate, error) {
 func (c *calendar) onDate(y int, m time.Month, d int) candidate {
 	from := c.at(time.Date(y, m, d, 0, 0, 0, 0, time.UTC))
 	if from.wallClock.Day() != d {
-		from.err = c.fail(c.date.span, "is not a date, because %s %d has no day %d: write a day that exists", m, y, d)
+		from.err = c.fail(c.seen[aDate], "is not a date, because %s %d has no day %d: write a day that exists", m, y, d)
 	}
 	return from
 }
@@ -265,13 +265,8 @@ func (c *calendar) at(date time.Time) candidate {
 
 // start returns the words to which the sums are added.
 func (c *calendar) start() span {
-	switch {
-	case c.clock != nil:
-		return c.clock.span
-	case c.date != nil:
-		return c.date.span
-	case c.weekday != nil:
-		return c.weekday.span
+	if at, ok := c.has(timeOfDay, aDate, aWeekday); ok {
+		return at
 	}
 	return c.whole
 }

@@ -18,20 +18,22 @@ package timespec
 
 import "slices"
 
+// has returns the position of the first of some parts that the text has.
+func (s *spec) has(parts ...part) (at span, ok bool) {
+	for _, part := range parts {
+		if at, ok = s.seen[part]; ok {
+			return at, true
+		}
+	}
+	return at, false
+}
+
 // check returns an error for parts that have no meaning together.
 func (s *spec) check() error {
-	has := func(parts ...part) (at span, ok bool) {
-		for _, part := range parts {
-			if at, ok = s.seen[part]; ok {
-				return at, true
-			}
-		}
-		return at, false
-	}
-	now, isNow := has(present)
-	zone, hasZone := has(timeZone)
-	week, isWeek := has(aWeek)
-	other, hasOther := has(timeOfDay, aDate, aWeekday, aWeek)
+	now, isNow := s.has(present)
+	zone, hasZone := s.has(timeZone)
+	week, isWeek := s.has(aWeek)
+	other, hasOther := s.has(timeOfDay, aDate, aWeekday, aWeek)
 	switch {
 	case hasZone && !isNow && !hasOther && len(s.steps) == 0:
 		return s.fail(zone, "is a time zone without a time: write a time before it, such as 10:12")
@@ -40,11 +42,11 @@ func (s *spec) check() error {
 	case isWeek && (s.weekday == nil || s.weekday.relative || s.date != nil):
 		return s.fail(week, notDay)
 	case s.date != nil && s.weekday != nil && s.weekday.relative:
-		return s.fail(s.date.span, "and %q are two dates: write only one", s.quote(s.weekday.span))
+		return s.fail(s.seen[aDate], "and %q are two dates: write only one", s.quote(s.seen[aWeekday]))
 	case s.date != nil && s.date.tonight && (s.clock == nil || s.clock.hour < 17 && !s.clock.midnight):
-		return s.fail(s.date.span, `needs a time of day after 17:00: write one, such as "tonight 20:00", or "tomorrow 02:00"`)
+		return s.fail(s.seen[aDate], `needs a time of day after 17:00: write one, such as "tonight 20:00", or "tomorrow 02:00"`)
 	case s.isDated() && s.clock != nil && s.clock.midnight:
-		return s.fail(s.clock.span, "begins one day and ends another: write 00:00, or 00:00 of the next day")
+		return s.fail(s.seen[timeOfDay], "begins one day and ends another: write 00:00, or 00:00 of the next day")
 	case s.isDated() && s.clock == nil && slices.ContainsFunc(s.steps, step.isTimed):
 		return s.fail(s.steps[0].span, "needs a time of day to count from: write one, such as 10:12, before it")
 	}
@@ -59,14 +61,15 @@ func (s *spec) checkYear() error {
 		return nil
 	}
 	year, at, thisYear, isDoubtful := s.date.year, s.date.yearAt, s.here.Year(), false
-	isBehind := s.date.yearAt.from > s.date.from
+	from := s.seen[aDate].from
+	isBehind := at.from > from
 	switch {
 	case s.clock == nil && isBehind:
 		isDoubtful = year != thisYear && year != thisYear+1 && year/100 < 24 && year%100 < 60
 	case s.clock != nil && s.clock.short:
-		year, at = s.clock.hour*100+s.clock.minute, s.clock.span
+		year, at = s.clock.hour*100+s.clock.minute, s.seen[timeOfDay]
 		isPlausible := year >= thisYear && year <= thisYear+maxYears
-		isDoubtful = s.date.way == yearless && year >= 1900 || isBehind && at.from < s.date.from && isPlausible
+		isDoubtful = s.date.way == yearless && year >= 1900 || isBehind && at.from < from && isPlausible
 	}
 	if isDoubtful {
 		return s.fail(at, "can be a year or a time: write %02d:%02d, or the date as YYYY-MM-DD", year/100, year%100)

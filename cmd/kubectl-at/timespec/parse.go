@@ -74,7 +74,6 @@ type clock struct {
 	// exact is true if the time has seconds, or a T before it.
 	exact    bool
 	midnight bool // as a word
-	span
 }
 
 // date is a day, specified in one of several ways.
@@ -89,7 +88,6 @@ type date struct {
 	year  int
 	// yearAt is the position of a year behind a month, which could be a time such as 2030.
 	yearAt span
-	span
 }
 
 type way int
@@ -104,7 +102,6 @@ type weekday struct {
 	day time.Weekday
 	// relative is true after "this" or "next".
 	relative bool
-	span
 }
 
 // step is a number of units to add.
@@ -257,13 +254,13 @@ func (p *parser) once(part part, at span) error {
 }
 
 // setClock sets the time of day. Four digits before a date were its year, if another time of day follows.
-func (p *parser) setClock(c clock) error {
+func (p *parser) setClock(c clock, at span) error {
 	if p.clock != nil && p.clock.short && p.date != nil && p.date.way == yearless {
-		p.date.setYear(p.clock.hour*100+p.clock.minute, p.clock.span)
+		p.date.setYear(p.clock.hour*100+p.clock.minute, p.seen[timeOfDay])
 		delete(p.seen, timeOfDay)
 	}
 	p.clock = &c
-	return p.once(timeOfDay, c.span)
+	return p.once(timeOfDay, at)
 }
 
 // setYear sets the year of a date without one.
@@ -271,10 +268,10 @@ func (d *date) setYear(year int, at span) {
 	d.way, d.year, d.yearAt = absolute, year, at
 }
 
-func (p *parser) setDate(d date) error {
+func (p *parser) setDate(d date, at span) error {
 	if d.way != relative && (d.n < 1 || d.n > 31 || d.month < 1 || d.month > 12) {
-		return p.fail(d.span, notDate)
+		return p.fail(at, notDate)
 	}
 	p.date = &d
-	return p.once(aDate, d.span)
+	return p.once(aDate, at)
 }

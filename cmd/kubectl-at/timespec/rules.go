@@ -140,11 +140,11 @@ func (p *parser) month(name, digits span) time.Month {
 func (p *parser) dayInWords(found []span) error {
 	word := p.word(found[1])
 	days := step{indexOf(word, "to tomorrow day"), day, found[0]}
-	return p.setDate(date{way: relative, tonight: word == "tonight", steps: []step{days}, span: found[0]})
+	return p.setDate(date{way: relative, tonight: word == "tonight", steps: []step{days}}, found[0])
 }
 
 func (p *parser) dayOfWeek(found []span) error {
-	p.weekday = &weekday{day: time.Weekday(indexOf(p.word(found[2]), "sun mon tue wed thu fri sat")), span: found[0]}
+	p.weekday = &weekday{day: time.Weekday(indexOf(p.word(found[2]), "sun mon tue wed thu fri sat"))}
 	if which := p.word(found[1]); which != "" {
 		p.weekday.relative, p.weeks = true, indexOf(which, "this next")
 	}
@@ -157,13 +157,13 @@ func (p *parser) week(found []span) error {
 }
 
 func (p *parser) yearFirst(found []span) error {
-	return p.setDate(date{way: absolute, year: p.number(found[1]), month: p.month(found[3], found[2]), n: p.number(found[4]), span: found[0]})
+	return p.setDate(date{way: absolute, year: p.number(found[1]), month: p.month(found[3], found[2]), n: p.number(found[4])}, found[0])
 }
 
 // yearLast reads a date whose year is at the end. After dots, the day is first. Otherwise, some people
 // write the day first, others the month.
 func (p *parser) yearLast(found []span) error {
-	d := date{way: absolute, year: p.number(found[4]), month: p.month(found[3], found[2]), n: p.number(found[1]), span: found[0]}
+	d := date{way: absolute, year: p.number(found[4]), month: p.month(found[3], found[2]), n: p.number(found[1])}
 	isNamed, hasDots := p.word(found[3]) != "", p.lower[found[1].to] == '.'
 	switch {
 	case isNamed || hasDots || d.n > 12 || d.n == int(d.month):
@@ -172,7 +172,7 @@ func (p *parser) yearLast(found []span) error {
 	default:
 		return p.fail(found[0], "can be two dates: write %04d-%02d-%02d or %04d-%02d-%02d", d.year, d.n, d.month, d.year, d.month, d.n)
 	}
-	return p.setDate(d)
+	return p.setDate(d, found[0])
 }
 
 // dayOfMonth reads a day and a month in any order, with or without a year. Digits before am or pm are a time.
@@ -181,14 +181,14 @@ func (p *parser) dayOfMonth(found []span) error {
 	if p.number(n) == 0 {
 		n, name = name, n
 	}
-	d := date{way: yearless, n: p.number(n), month: p.month(name, span{}), span: found[0]}
+	d := date{way: yearless, n: p.number(n), month: p.month(name, span{})}
 	switch {
 	case half.to > 0:
-		p.at, d.to = year.from, year.from
+		p.at, found[0].to = year.from, year.from
 	case year.to > 0:
 		d.setYear(p.number(year), year)
 	}
-	return p.setDate(d)
+	return p.setDate(d, found[0])
 }
 
 // fromNow sets the time that is some amounts after now. Days and longer units are a date, with any
@@ -202,7 +202,7 @@ func (p *parser) fromNow(found []span) error {
 		p.steps = append(p.steps, steps...)
 		return p.once(present, found[0])
 	}
-	return p.setDate(date{way: relative, steps: steps, span: found[0]})
+	return p.setDate(date{way: relative, steps: steps}, found[0])
 }
 
 func (p *parser) sum(found []span) error {
@@ -246,14 +246,14 @@ func (p *parser) amounts(factor int, found []span) (steps []step, err error) {
 }
 
 func (p *parser) clockInWords(found []span) error {
-	c := clock{hour: 12, span: found[0]}
+	c := clock{hour: 12}
 	switch {
 	case p.word(found[2]) != "":
 		c.hour = 16
 	case p.word(found[1]) == "midnight":
 		c.hour, c.midnight = 0, true
 	}
-	return p.setClock(c)
+	return p.setClock(c, found[0])
 }
 
 // clockInDigits reads a time such as 1012, or the year at the end of what date(1) prints.
@@ -271,17 +271,17 @@ func (p *parser) clockInDigits(found []span) error {
 // clockTime reads the hours, the minutes, the seconds, the fraction, and the half of the day.
 func (p *parser) clockTime(found []span) error {
 	before, half := strings.TrimSpace(p.word(found[1])), p.word(found[6])
-	c := clock{hour: p.number(found[2]), minute: p.number(found[3]), second: p.number(found[4]), span: found[0]}
+	c := clock{hour: p.number(found[2]), minute: p.number(found[3]), second: p.number(found[4])}
 	c.nanosecond, _ = strconv.Atoi((p.word(found[5]) + "000000000")[:9])
 	c.short = before == "" && half == "" && found[3].from == found[2].to
 	c.exact = before == "t" || p.word(found[4]) != ""
 	switch {
 	case c.hour > 23 || c.minute > 59 || c.second > 59, half != "" && (c.hour < 1 || c.hour > 12):
-		return p.fail(c.span, notNumber)
+		return p.fail(found[0], notNumber)
 	case half == "a":
 		c.hour %= 12
 	case half == "p":
 		c.hour = c.hour%12 + 12
 	}
-	return p.setClock(c)
+	return p.setClock(c, found[0])
 }

@@ -60,11 +60,8 @@ func LoadZone(name string) (*time.Location, error) {
 
 // zoneName reads the name of a zone.
 func (p *parser) zoneName(found []span) error {
-	location, err := LoadZone(p.word(found[1]))
-	if err != nil {
-		return p.unknown(found[0])
-	}
-	p.zone, p.hasOffset = location, p.word(found[1]) == "z"
+	p.zone, _ = LoadZone(p.word(found[1])) // The pattern has only zones.
+	p.hasOffset = p.word(found[1]) == "z"
 	return p.once(timeZone, found[1])
 }
 
@@ -106,12 +103,12 @@ func (p *parser) offset(found []span) error {
 // offsetOfInstant reads an offset without UTC before it. It could be a sum, a time, or the end of a period, so
 // it needs an instant before it, as in RFC 3339. "9am -10" and "22:00-02:00" can be periods.
 func (p *parser) offsetOfInstant(found []span) error {
-	isPlus, isShort := p.word(found[1]) == "+", found[3].to == 0
+	isPlus, isShort, at := p.word(found[1]) == "+", found[3].to == 0, p.seen[timeOfDay]
 	switch {
 	case !p.isInstant(), found[2].to-found[2].from < 2,
-		!p.clock.exact && !strings.Contains(p.quote(p.clock.span), ":"),
-		!p.clock.exact && !isPlus && p.clock.to == found[0].from,
-		!isPlus && isShort && p.date.to > p.clock.to:
+		!p.clock.exact && !strings.Contains(p.quote(at), ":"),
+		!p.clock.exact && !isPlus && at.to == found[0].from,
+		!isPlus && isShort && p.seen[aDate].to > at.to:
 		return p.fail(found[0], notAmount)
 	}
 	return p.offset(found)
