@@ -213,26 +213,25 @@ func (r *run) unixText(text string) string {
 	return unix
 }
 
-// shebang matches the first line of a script and, in groups, the interpreter with its argument
-// and the interpreter's name.
-var shebang = regexp.MustCompile(`^#![ \t]*(\S*?([^/\s]+)(?:[ \t]+\S.*?)?)[ \t\r]*(?:\n|$)`)
+// shebang matches the first line of a script and, in groups, the interpreter and, like Linux, at most one argument.
+var shebang = regexp.MustCompile(`^#![ \t]*(\S*[^/\s])(?:[ \t]+(\S.*?))?[ \t\r]*(?:\n|$)`)
 
 // interpreted returns a command line that runs a script by its own interpreter, as if it were
 // a file.
 func interpreted(script string) string {
 	found := shebang.FindStringSubmatch(script)
-	if found == nil || found[2] == "sh" && strings.HasSuffix(found[1], "/sh") {
+	if found == nil || found[2] == "" && strings.HasSuffix(found[1], "/sh") {
 		return script
+	}
+	interpreter := quote(found[1])
+	if found[2] != "" {
+		interpreter += " " + quote(found[2])
 	}
 	end := "END"
 	for strings.Contains("\n"+script+"\n", "\n"+end+"\n") {
 		end += "_"
 	}
-	words := strings.SplitN(found[1], " ", 2) // Like Linux: at most one argument.
-	for i := range words {
-		words[i] = quote(strings.TrimSpace(words[i]))
-	}
-	return fmt.Sprintf("exec %s /dev/stdin <<'%s'\n%s\n%s", strings.Join(words, " "), end, script, end)
+	return fmt.Sprintf("exec %s /dev/stdin <<'%s'\n%s\n%s", interpreter, end, script, end)
 }
 
 func isTerminal(stream any) bool {
