@@ -20,7 +20,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -355,18 +354,16 @@ func (w *writer) move(ctx context.Context, info *resource.Info, to func(*v1alpha
 // wait for it, Replace would delete it, and the history limits would count it.
 func manualAt(cronAt *v1alpha1.CronAt, t timespec.Time) *v1alpha1.At {
 	template := cronAt.Spec.AtTemplate.DeepCopy()
-	at := &v1alpha1.At{
+	return &v1alpha1.At{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:        plan.ChildName(cronAt.Name, "manual-"+rand.String(5)),
 			Namespace:   cronAt.Namespace,
 			Labels:      template.Metadata.Labels,
-			Annotations: map[string]string{v1alpha1.AnnotationInstantiate: "manual"},
+			Annotations: labels.Merge(labels.Set{v1alpha1.AnnotationInstantiate: "manual"}, template.Metadata.Annotations),
 			OwnerReferences: []metav1.OwnerReference{{
 				APIVersion: v1alpha1.SchemeGroupVersion.String(), Kind: v1alpha1.CronAtKind, Name: cronAt.Name, UID: cronAt.UID,
 			}},
 		},
 		Spec: v1alpha1.AtSpec{Schedule: t.String(), RunSpec: template.Spec},
 	}
-	maps.Copy(at.Annotations, template.Metadata.Annotations)
-	return at
 }
