@@ -32,7 +32,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/cli-runtime/pkg/resource"
-	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
@@ -133,18 +132,14 @@ func (r *run) copied() (from source, err error) {
 	case *template != nil:
 	case f.container != "":
 		return from, usageError("--container is %q, but %s has no template with containers: remove --container", f.container, f.name())
-	case f.image != "":
-		// Settings that are safe for any image. The image determines the user and its rights.
-		*template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
-			RestartPolicy:                corev1.RestartPolicyNever,
-			AutomountServiceAccountToken: ptr.To(false),
-			EnableServiceLinks:           ptr.To(false),
-			SecurityContext:              &corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
-			Containers:                   []corev1.Container{{Name: "command", SecurityContext: &corev1.SecurityContext{AllowPrivilegeEscalation: ptr.To(false)}}},
-		}}
-	case len(f.env) > 0 || len(f.envFrom) > 0 || f.serviceAccount != "":
+	case f.image != "" || len(f.env) > 0 || len(f.envFrom) > 0 || f.serviceAccount != "":
 		// The same rights as the Pod of an At without a template.
 		*template = &corev1.PodTemplateSpec{Spec: plan.NewPod(&v1alpha1.At{}, plan.Defaults{Image: defaultImage}).Spec}
+		if f.image != "" { // It determines the user and its rights.
+			spec := &(*template).Spec
+			spec.SecurityContext = &corev1.PodSecurityContext{SeccompProfile: spec.SecurityContext.SeccompProfile}
+			spec.Containers[0].SecurityContext.Capabilities, spec.Containers[0].TerminationMessagePolicy = nil, ""
+		}
 	default:
 		return from, nil
 	}
