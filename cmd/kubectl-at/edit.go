@@ -130,6 +130,7 @@ stopped; the output of finished Ats is lost. The Ats of a CronAt are deleted wit
 type move struct {
 	*writer
 	to, selector, dueBefore string
+	names, words            []string // after split
 }
 
 func (c *cli) moveCommand() *cobra.Command {
@@ -152,22 +153,19 @@ be in the past, none is moved.`,
   kubectl at move backup-x2b4f report-k8s2d --to "+ 1 hour"
   kubectl at move -l app=shop --due-before "monday 06:00" --to "+ 1 day"`,
 		Args: func(_ *cobra.Command, args []string) error {
-			_, _, err := m.split(args)
-			return err
+			return m.split(args)
 		},
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := m.validate(); err != nil {
 				return err
 			}
-			names, words, _ := m.split(args)
-			infos, err := m.ats(names)
+			infos, err := m.ats()
 			if err != nil {
 				return err
 			}
-			to := func(at *v1alpha1.At) (timespec.Time, error) { return m.time(at, words) }
 			// If the user repeats the command, a sum must not count twice for those that were moved.
 			for _, info := range infos {
-				if _, err := c.reschedule(info.Object.DeepCopyObject().(*v1alpha1.At), to); err != nil {
+				if _, err := c.reschedule(info.Object.DeepCopyObject().(*v1alpha1.At), m.time); err != nil {
 					return err
 				}
 			}
@@ -177,7 +175,7 @@ be in the past, none is moved.`,
 				if len(infos) > 1 {
 					one.ErrOut = &prefixed{out: c.ErrOut, lock: &sync.Mutex{}, prefix: ref(info.Object.(*v1alpha1.At)) + " "}
 				}
-				return one.move(cmd.Context(), info, to, "")
+				return one.move(cmd.Context(), info, m.time, "")
 			})
 		},
 	}
@@ -191,22 +189,22 @@ be in the past, none is moved.`,
 // selects reports whether flags say which Ats to move.
 func (m *move) selects() bool { return m.selector != "" || m.dueBefore != "" }
 
-// split returns the names and the words of the time. Without --to, there is one name.
-func (m *move) split(args []string) (names, words []string, err error) {
-	names = args[:min(1, len(args))]
-	words = args[len(names):]
+// split reads the names and the words of the time. Without --to, there is one name.
+func (m *move) split(args []string) error {
+	names := min(1, len(args))
+	m.names, m.words = args[:names], args[names:]
 	if m.to != "" {
-		names, words = args, []string{m.to}
+		m.names, m.words = args, []string{m.to}
 	}
-	if len(words) == 0 || m.selects() == (len(names) > 0) {
-		return nil, nil, errors.New("names, flags that select Ats, or the time are missing, or there are too many")
+	if len(m.words) == 0 || m.selects() == (len(m.names) > 0) {
+		return errors.New("names, flags that select Ats, or the time are missing, or there are too many")
 	}
-	return names, words, nil
+	return nil
 }
 
 // ats reads the Ats with these names, or those that the flags select.
-func (m *move) ats(names []string) (infos []*resource.Info, err error) {
-	for _, name := range names {
+func (m *move) ats() (infos []*resource.Info, err error) {
+	for _, name := range m.names {
 		info, err := m.getAt(name)
 		if err != nil {
 			return nil, err
@@ -243,7 +241,7 @@ func (m *move) ats(names []string) (infos []*resource.Info, err error) {
 }
 
 // time returns the new time of an At.
-func (m *move) time(at *v1alpha1.At, words []string) (timespec.Time, error) {
+func (m *move) time(at *v1alpha1.At) (timespec.Time, error) {
 	zone, err := m.zoneOfAt(at)
 	if err != nil {
 		return timespec.Time{}, err
@@ -252,7 +250,7 @@ func (m *move) time(at *v1alpha1.At, words []string) (timespec.Time, error) {
 	if err != nil {
 		return timespec.Time{}, fmt.Errorf("%s has no time from which it could be moved: %w, with %s", ref(at), err, m.kubectl("edit at %s", at.Name))
 	}
-	t, err := m.parseTime(words, timespec.Options{Zone: zone, On: due.In(zone)})
+	t, err := m.parseTime(m.words, timespec.Options{Zone: zone, On: due.In(zone)})
 	if err != nil {
 		err = fmt.Errorf("%s: %w", ref(at), err)
 	}
