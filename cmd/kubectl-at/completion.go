@@ -102,9 +102,6 @@ func completeWords(words ...string) cobra.CompletionFunc {
 func (c *cli) complete(word func(*resource.Info) string, kinds ...string) cobra.CompletionFunc {
 	return func(_ *cobra.Command, args []string, _ string) (found []string, _ cobra.ShellCompDirective) {
 		err := c.connect()
-		if err != nil {
-			kinds = nil
-		}
 		for _, kind := range kinds {
 			infos, failed := c.list(kind, "")
 			err = cmp.Or(err, failed)

@@ -260,11 +260,10 @@ func (w *writer) write(info *resource.Info, change func() error) error {
 		}
 		patched, err := helper.Patch(info.Namespace, info.Name, types.MergePatchType, patch, nil)
 		if apierrors.IsConflict(err) {
-			uid := before.GetUID()
 			if err := info.Get(); err != nil {
 				return err
 			}
-			if info.Object.(object).GetUID() != uid {
+			if info.Object.(object).GetUID() != before.GetUID() {
 				return fmt.Errorf("%s was deleted and created again in the meantime", info.ObjectName())
 			}
 			return err

@@ -121,9 +121,7 @@ func (r *run) describe(command []string) (from source, err error) {
 	if !r.isClient() || isGiven { // Like kubectl create. Otherwise the output fits any namespace.
 		metadata.Namespace = namespace
 	}
-	if len(r.labelSet) > 0 {
-		metadata.Labels = r.labelSet
-	}
+	metadata.Labels = r.labelSet
 	spec := from.run()
 	r.nodes.apply(spec)
 	spec.Rehearse = spec.Rehearse || r.rehearse
