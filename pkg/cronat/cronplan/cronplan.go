@@ -374,7 +374,8 @@ func (v *view) untilNext() time.Duration {
 // delay returns the time until the next At is due or needs a preflight, or until the due
 // time is missed.
 func (v *view) delay() time.Duration {
-	delay := sooner(v.untilNext(), v.untilForecast())
+	forecast, _ := v.untilForecast()
+	delay := sooner(v.untilNext(), max(0, forecast))
 	if hold := v.holding(v.Now); hold != nil {
 		delay = sooner(delay, hold.Until.Sub(v.Now))
 	}

@@ -91,14 +91,14 @@ func UntilRehearsal(cronAt *v1alpha1.CronAt, due, now time.Time) (wait time.Dura
 	return RehearsedOf(&cronAt.Status).Until(cronAt, due, now, rehearsalGap)
 }
 
-// forecastAt returns when the preflight before the next At takes place, or the zero time if
-// there is none: what is due more often reports a refusal soon enough.
-func (v *view) forecastAt() time.Time {
-	at := v.next.Add(v.shift - plan.Lead(v.CronAt.UID))
-	if v.next.IsZero() || at.Before(v.floor().Add(v.shift)) {
-		return time.Time{}
+// untilForecast returns the time until the preflight before the next At, if there is one: what is due
+// more often reports a refusal soon enough.
+func (v *view) untilForecast() (wait time.Duration, wanted bool) {
+	lead := plan.Lead(v.CronAt.UID)
+	if v.Forecast != nil || v.next.IsZero() || v.next.Add(-lead).Before(v.floor()) {
+		return 0, false
 	}
-	return at
+	return v.untilNext() - lead, true
 }
 
 // wantsPreflight reports whether a preflight is needed. The CronAt is new or was edited. Or it was
@@ -108,19 +108,9 @@ func (v *view) wantsPreflight() bool {
 	if v.Forecast != nil || v.next.IsZero() {
 		return false
 	}
-	at := v.forecastAt()
+	wait, wanted := v.untilForecast()
 	_, rehearses := UntilRehearsal(v.CronAt, v.next.Add(v.shift), v.Now)
 	return v.CronAt.Status.ObservedGeneration != v.CronAt.Generation || v.Now.Sub(plan.WrittenAt(v.CronAt, "")) < plan.Grace || plan.IsForecast(Blocked(v.CronAt)) ||
 		rehearses && v.Rehearses ||
-		!at.IsZero() && !v.Now.Before(at)
-}
-
-// untilForecast returns the time until the preflight before the next At, or 0 if it is past
-// or there is none.
-func (v *view) untilForecast() time.Duration {
-	at := v.forecastAt()
-	if v.Forecast != nil || at.IsZero() {
-		return 0
-	}
-	return max(0, at.Sub(v.Now))
+		wanted && wait <= 0
 }
