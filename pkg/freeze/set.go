@@ -153,12 +153,7 @@ func (s *Set) Holding(subject Subject, t time.Time) *Hold {
 }
 
 func isExempt(subject Subject) bool {
-	for _, set := range subject.labels {
-		if set[v1alpha1.LabelIgnoreFreezes] == "true" {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(subject.labels, func(set labels.Set) bool { return set[v1alpha1.LabelIgnoreFreezes] == "true" })
 }
 
 // labelsOf returns what is known of the labels of a namespace.
@@ -171,13 +166,6 @@ func (s *Set) labelsOf(namespace string) labels.Set {
 
 // selects reports whether the Freeze selects a Subject, or what created it.
 func (f *Freeze) selects(subject Subject, namespace labels.Set) bool {
-	if !f.namespaceSelector.Matches(namespace) {
-		return false
-	}
-	for _, set := range subject.labels {
-		if f.selector.Matches(set) {
-			return true
-		}
-	}
-	return false
+	return f.namespaceSelector.Matches(namespace) &&
+		slices.ContainsFunc(subject.labels, func(set labels.Set) bool { return f.selector.Matches(set) })
 }
