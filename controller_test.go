@@ -407,7 +407,7 @@ func (f *fixture) again() []string {
 var registerMetrics = sync.OnceFunc(func() {
 	metrics.Register()
 	empty := cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil)
-	inventory.Register(inventory.Objects{Ats: listers.NewAtLister(empty), CronAts: listers.NewCronAtLister(empty), Working: func() bool { return false }}, clock.RealClock{}, 1)
+	inventory.Register(inventory.Objects{Ats: listers.NewAtLister(empty), CronAts: listers.NewCronAtLister(empty), Working: func() bool { return false }}, 1)
 })
 
 // counted returns the metrics: numbers, and how late starts were.

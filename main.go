@@ -268,7 +268,7 @@ func run(ctx context.Context, o *options) error {
 	serveCtx, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopServing()
 	metrics.Register()
-	inventory.Register(p.objects, clock.RealClock{}, o.metricsNamespaces)
+	inventory.Register(p.objects, o.metricsNamespaces)
 	if err := p.serve(serveCtx); err != nil {
 		return err
 	}
@@ -369,7 +369,7 @@ func (p *program) run(ctx context.Context) error {
 	var held *uninstall.Permissions
 	if p.holdPermissions {
 		var err error
-		held, err = uninstall.Find(ctx, p.besideConfig, controllerName, p.namespace, controllerName+"-ats")
+		held, err = uninstall.Find(ctx, p.besideConfig, controllerName, p.namespace)
 		switch {
 		case ctx.Err() != nil:
 			return nil

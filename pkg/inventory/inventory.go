@@ -70,9 +70,9 @@ type Objects struct {
 // Register registers the metrics with label namespace. Call it only once, before the
 // controller works. At most limit namespaces have their own value of that label. Each scrape
 // counts the existing objects.
-func Register(objects Objects, clock clock.PassiveClock, limit int) {
+func Register(objects Objects, limit int) {
 	cnatmetrics.Namespaces.SetLimit(limit)
-	legacyregistry.CustomMustRegister(newCollector(objects, clock, cnatmetrics.Namespaces, cnatmetrics.Runs, cnatmetrics.Attempts))
+	legacyregistry.CustomMustRegister(newCollector(objects, clock.RealClock{}, cnatmetrics.Namespaces, cnatmetrics.Runs, cnatmetrics.Attempts))
 }
 
 type collector struct {

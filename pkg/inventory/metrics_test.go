@@ -26,7 +26,6 @@ import (
 
 	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/component-base/metrics/testutil"
-	"k8s.io/utils/clock"
 
 	listers "programming-kubernetes.info/cnat-controller/pkg/generated/listers/cnat/v1alpha1"
 	cnatmetrics "programming-kubernetes.info/cnat-controller/pkg/metrics"
@@ -36,7 +35,7 @@ import (
 // an alert does not see the first increase of a counter that did not exist before.
 func TestRegister(t *testing.T) {
 	cnatmetrics.Register()
-	Register(Objects{Ats: listers.NewAtLister(newIndexer()), CronAts: noCronAts, Working: working}, clock.RealClock{}, 100)
+	Register(Objects{Ats: listers.NewAtLister(newIndexer()), CronAts: noCronAts, Working: working}, 100)
 	types, err := parser.ParseFile(token.NewFileSet(), "../apis/cnat/v1alpha1/types.go", nil, parser.ParseComments)
 	if err != nil {
 		t.Fatal(err)

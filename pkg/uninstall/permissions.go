@@ -85,10 +85,10 @@ type Permissions struct {
 // Find returns the permissions of the service account whose credentials config has. name
 // is that of the Role and RoleBinding in the namespace of the service account and of the
 // ClusterRole and ClusterRoleBinding. If namespace is not empty, the controller works in
-// that namespace only, and has a Role and a RoleBinding there, with the name nameInside,
+// that namespace only, and has a Role and a RoleBinding there, with the name and "-ats",
 // in place of the latter two. That namespace must not be the one of the service account.
 // Find waits for the API server, and returns an error when ctx is done.
-func Find(ctx context.Context, config *rest.Config, name, namespace, nameInside string) (*Permissions, error) {
+func Find(ctx context.Context, config *rest.Config, name, namespace string) (*Permissions, error) {
 	kubeClient, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, err
@@ -126,7 +126,7 @@ func Find(ctx context.Context, config *rest.Config, name, namespace, nameInside 
 	if namespace == metav1.NamespaceAll {
 		objects = append(objects, object{rbac("clusterroles"), metav1.NamespaceNone, name}, object{rbac("clusterrolebindings"), metav1.NamespaceNone, name})
 	} else {
-		objects = append(objects, object{rbac("roles"), namespace, nameInside}, object{rbac("rolebindings"), namespace, nameInside})
+		objects = append(objects, object{rbac("roles"), namespace, name + "-ats"}, object{rbac("rolebindings"), namespace, name + "-ats"})
 	}
 	return &Permissions{config: config, client: client, objects: objects}, nil
 }

@@ -158,7 +158,7 @@ var paths = []string{
 func TestFindSameNamespace(t *testing.T) {
 	_, config := newAPIServer(t)
 	for namespace, refused := range map[string]bool{"cnat-system": true, "default": false, metav1.NamespaceAll: false} {
-		if _, err := Find(t.Context(), config, "cnat-controller", namespace, "cnat-controller-ats"); (err != nil) != refused {
+		if _, err := Find(t.Context(), config, "cnat-controller", namespace); (err != nil) != refused {
 			t.Errorf("namespace %q: got %v, want an error: %v", namespace, err, refused)
 		}
 	}
@@ -179,7 +179,7 @@ func TestReleasePermissions(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			server, config := newAPIServer(t, paths...)
-			permissions, err := Find(t.Context(), config, "cnat-controller", "", "")
+			permissions, err := Find(t.Context(), config, "cnat-controller", "")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -227,7 +227,7 @@ func TestHold(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			server, config := newAPIServer(t, paths...)
-			permissions, err := Find(t.Context(), config, "cnat-controller", "", "")
+			permissions, err := Find(t.Context(), config, "cnat-controller", "")
 			if err != nil {
 				t.Fatal(err)
 			}
