@@ -166,7 +166,9 @@ func (o *every) newCronAt(from source, words []string) (*v1alpha1.CronAt, error)
 		return nil, err
 	}
 	template := &cronAt.Spec.AtTemplate.Metadata
-	template.Labels = labels.Merge(template.Labels, cronAt.Labels)
+	if len(cronAt.Labels) > 0 {
+		template.Labels = labels.Merge(template.Labels, cronAt.Labels)
+	}
 	if o.changed("suspend") {
 		cronAt.Spec.Suspend = &o.suspend
 	}
