@@ -136,15 +136,13 @@ func (w *world) failWrites(err error) {
 	}
 }
 
-// annotate sets the annotations of the Deployment that are about restarts.
-func (w *world) annotate(schedule, suspend string) {
+// annotate sets the schedule of the Deployment, or removes it.
+func (w *world) annotate(schedule string) {
 	w.t.Helper()
 	web := harness.Get(w.t, w.deployments, "web")
-	web.Annotations = map[string]string{}
-	for key, value := range map[string]string{v1alpha1.AnnotationRestartSchedule: schedule, v1alpha1.AnnotationRestartSuspend: suspend} {
-		if value != "" {
-			web.Annotations[key] = value
-		}
+	web.Annotations = nil
+	if schedule != "" {
+		web.Annotations = map[string]string{v1alpha1.AnnotationRestartSchedule: schedule}
 	}
 	harness.Update(w.t, w.deployments, web)
 }
@@ -233,7 +231,7 @@ func follow(t *testing.T, steps []step) {
 
 // annotates returns what annotates the Deployment with a schedule, or with nothing.
 func annotates(schedule string) func(*world) {
-	return func(w *world) { w.annotate(schedule, "") }
+	return func(w *world) { w.annotate(schedule) }
 }
 
 func edits(edit func(*v1alpha1.CronAt)) func(*world) { return func(w *world) { w.edit(edit) } }
@@ -253,8 +251,8 @@ func TestFollow(t *testing.T) {
 		{"fixed", annotates(nightly), "0 3 * * *; 1 writes; SuccessfulCreate"},
 		{"the CronAt is deleted", (*world).remove, "0 3 * * *; 1 writes; SuccessfulCreate"},
 		{"the controller restarts", func(w *world) { w.stop(); w.start() }, "0 3 * * *"},
-		{"the annotation is removed meanwhile", func(w *world) { w.stop(); w.annotate("", ""); w.start() }, "none; 1 writes; SuccessfulDelete"},
-		{"refused", func(w *world) { w.failWrites(forbidden); w.annotate(nightly, "") }, "none; CronAtRefused; shop/Deployment/web blocked: CronAtRefused"},
+		{"the annotation is removed meanwhile", func(w *world) { w.stop(); w.annotate(""); w.start() }, "none; 1 writes; SuccessfulDelete"},
+		{"refused", func(w *world) { w.failWrites(forbidden); w.annotate(nightly) }, "none; CronAtRefused; shop/Deployment/web blocked: CronAtRefused"},
 		{"no answer after the refusal", func(w *world) { w.failWrites(errors.New("connection refused")) }, "none; shop/Deployment/web blocked: CronAtRefused"},
 		{"accepted", func(w *world) { w.failWrites(nil) }, "0 3 * * *; 1 writes; SuccessfulCreate"},
 		{"the CronAt loses its owner", edits(func(cronAt *v1alpha1.CronAt) { cronAt.OwnerReferences = nil; suspended(cronAt) }), nightly + " suspended; 1 writes; SuccessfulUpdate"},
@@ -288,8 +286,8 @@ func TestStale(t *testing.T) {
 		act  func(w *world)
 		want string
 	}{
-		"the CronAt is edited, the annotation broken":    {held: "cronats", act: func(w *world) { w.edit(suspended); w.annotate("never", "") }, want: "0 3 * * * suspended; InvalidRestartSchedule; shop/Deployment/web blocked: InvalidRestartSchedule"},
-		"the CronAt is replaced, the annotation removed": {held: "cronats", act: func(w *world) { w.replace(); w.annotate("", "") }, want: "none; 1 writes; SuccessfulDelete"},
+		"the CronAt is edited, the annotation broken":    {held: "cronats", act: func(w *world) { w.edit(suspended); w.annotate("never") }, want: "0 3 * * * suspended; InvalidRestartSchedule; shop/Deployment/web blocked: InvalidRestartSchedule"},
+		"the CronAt is replaced, the annotation removed": {held: "cronats", act: func(w *world) { w.replace(); w.annotate("") }, want: "none; 1 writes; SuccessfulDelete"},
 		"the Deployment is replaced": {held: "deployments", act: func(w *world) {
 			web := harness.Get(w.t, w.deployments, "web")
 			harness.Delete(w.t, w.deployments, "web")
@@ -301,7 +299,7 @@ func TestStale(t *testing.T) {
 		t.Run(testName, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t, tc.held, nil)
-				w.annotate(nightly, "")
+				w.annotate(nightly)
 				w.state()
 				w.watches.Hold()
 				tc.act(w)
@@ -325,9 +323,9 @@ func TestEditedMeanwhile(t *testing.T) {
 			}
 			return nil
 		})
-		w.annotate(nightly, "")
+		w.annotate(nightly)
 		w.state()
-		w.annotate("never", "")
+		w.annotate("never")
 		if got, want := w.state(), "0 3 * * * suspended; InvalidRestartSchedule; shop/Deployment/web blocked: InvalidRestartSchedule"; got != want {
 			t.Errorf("\n got %s\nwant %s", got, want)
 		}
@@ -352,7 +350,7 @@ func TestPermission(t *testing.T) {
 					}
 					return nil
 				})
-				w.annotate(nightly, "")
+				w.annotate(nightly)
 				if got := w.state(); got != "none" {
 					t.Errorf("got %s", got)
 				}
