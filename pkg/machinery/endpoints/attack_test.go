@@ -17,7 +17,6 @@ limitations under the License.
 package endpoints
 
 import (
-	"bufio"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -178,8 +177,7 @@ func TestIdleConnections(t *testing.T) {
 		open   int // at the end
 	}{
 		"metrics, one source":      {secure: true, source: func(int) string { return "127.0.0.1" }, open: maxSourceConnections},
-		"metrics, an IPv6 network": {secure: true, source: func(i int) string { return fmt.Sprint("2001:db8::", i) }, open: maxConnections},
-		"health, many sources":     {source: func(i int) string { return fmt.Sprint("192.0.2.", i) }, open: maxConnections},
+		"health, one IPv6 network": {source: func(i int) string { return fmt.Sprint("2001:db8::", i) }, open: maxConnections},
 	} {
 		t.Run(name, func(t *testing.T) {
 			attack(t, tc.secure, func(t *testing.T, n network) {
@@ -224,12 +222,9 @@ func TestSlowClients(t *testing.T) {
 		sends string // then nothing
 		want  time.Duration
 	}{
-		"no handshake":            {plain: true, want: readHeaderTimeout},
-		"a part of the handshake": {plain: true, sends: "\x16\x03\x01\x02\x00", want: readHeaderTimeout},
-		"no header":               {want: readHeaderTimeout},
-		"a part of the header":    {sends: "GET /metrics HTTP/1.1\r\nHost: it\r\nAuthor", want: readHeaderTimeout},
-		"no body":                 {sends: "GET /metrics HTTP/1.1\r\nHost: it\r\nContent-Length: 100\r\n\r\n", want: readTimeout},
-		"idle after a request":    {sends: "GET /metrics HTTP/1.1\r\nHost: it\r\n\r\n", want: readTimeout},
+		"no handshake":         {plain: true, want: readHeaderTimeout},
+		"a part of the header": {sends: "GET /metrics HTTP/1.1\r\nHost: it\r\nAuthor", want: readHeaderTimeout},
+		"idle after a request": {sends: "GET /metrics HTTP/1.1\r\nHost: it\r\n\r\n", want: readTimeout},
 	} {
 		t.Run(name, func(t *testing.T) {
 			attack(t, true, func(t *testing.T, n network) {
@@ -249,24 +244,18 @@ func TestSlowClients(t *testing.T) {
 	}
 }
 
-// TestLargeRequests sends requests without an end. The server does not read them.
+// TestLargeRequests sends a header without an end. The server does not read it.
 func TestLargeRequests(t *testing.T) {
-	for name, begin := range map[string]string{
-		"header": "GET /metrics HTTP/1.1\r\nHost: it\r\nAuthorization: Bearer ",
-		"body":   "GET /metrics HTTP/1.1\r\nHost: it\r\nContent-Length: 1000000000\r\n\r\n",
-	} {
-		t.Run(name, func(t *testing.T) {
-			attack(t, true, func(t *testing.T, n network) {
-				t.Helper()
-				connection := secure(t, n.dial("192.0.2.1"))
-				go func() { _, _ = io.Copy(io.Discard, connection) }()
-				sent, err := io.Copy(connection, io.MultiReader(strings.NewReader(begin), io.LimitReader(zeros{}, 1_000_000)))
-				if err == nil || sent > 300_000 {
-					t.Errorf("it sent %d bytes, and then got %v", sent, err)
-				}
-			})
-		})
-	}
+	attack(t, true, func(t *testing.T, n network) {
+		t.Helper()
+		connection := secure(t, n.dial("192.0.2.1"))
+		go func() { _, _ = io.Copy(io.Discard, connection) }()
+		begin := strings.NewReader("GET /metrics HTTP/1.1\r\nHost: it\r\nAuthorization: Bearer ")
+		sent, err := io.Copy(connection, io.MultiReader(begin, io.LimitReader(zeros{}, 1_000_000)))
+		if err == nil || sent > 300_000 {
+			t.Errorf("it sent %d bytes, and then got %v", sent, err)
+		}
+	})
 }
 
 type zeros struct{}
@@ -281,13 +270,6 @@ func (zeros) Read(p []byte) (int, error) {
 // TestBadHandshakes counts handshakes that fail, and logs nothing.
 func TestBadHandshakes(t *testing.T) {
 	for name, begin := range map[string]func(*testing.T, net.Conn){
-		"plain HTTP": func(t *testing.T, connection net.Conn) {
-			t.Helper()
-			go func() { _, _ = io.WriteString(connection, "GET /metrics HTTP/1.1\r\nHost: it\r\n\r\n") }()
-			if answer, err := bufio.NewReader(connection).ReadString('\n'); !strings.Contains(answer, "400") {
-				t.Errorf("answered %q, %v", answer, err)
-			}
-		},
 		"an old version": func(t *testing.T, connection net.Conn) {
 			t.Helper()
 			client := tls.Client(connection, &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11})

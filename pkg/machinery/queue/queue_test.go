@@ -147,7 +147,6 @@ func TestLimits(t *testing.T) {
 	}{
 		"one":                    {1, []int{1, 1, 1, 1, 1, 1, 1, 1, 1, 1}},
 		"some":                   {16, []int{16, 16, 16, 16, 5, 1, 1, 1, 1, 1}},
-		"half of all":            {64, []int{64, 2, 1, 1, 1, 1, 1, 1, 1, 1}},
 		"more than usually half": {100, []int{100, 2, 1, 1, 1, 1, 1, 1, 1, 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
