@@ -25,7 +25,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/labels"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	coreinformers "k8s.io/client-go/informers/core/v1"
@@ -207,9 +206,7 @@ func (c *Controller) updateAt(logger klog.Logger, old, cur *v1alpha1.At) {
 	}
 	name := cache.MetaObjectToName(cur)
 	isNews := old.ResourceVersion != cur.ResourceVersion && !isOwn && !c.queue.IsRetried(name)
-	before := old.ObjectMeta
-	before.ResourceVersion = cur.ResourceVersion
-	if isNews || !equality.Semantic.DeepEqual(before, cur.ObjectMeta) {
+	if isNews || old.Generation != cur.Generation || plan.ParentName(old) != plan.ParentName(cur) || plan.HasLostOwner(old) != plan.HasLostOwner(cur) || old.DeletionTimestamp.IsZero() != cur.DeletionTimestamp.IsZero() {
 		c.queue.Add(name)
 	}
 	if plan.IsNewRequest(old, cur) {

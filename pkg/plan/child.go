@@ -138,10 +138,10 @@ func lostOwnerLabel(at *v1alpha1.At) string {
 	}
 }
 
-// hasLostOwner reports whether an At says that another object created it, but has no such
+// HasLostOwner reports whether an At says that another object created it, but has no such
 // owner: it is a copy, or was restored from a backup without its owner and its status, or
 // its owner was deleted with --cascade=orphan. It may have run before.
-func hasLostOwner(at *v1alpha1.At) bool { return lostOwnerLabel(at) != "" }
+func HasLostOwner(at *v1alpha1.At) bool { return lostOwnerLabel(at) != "" }
 
 // decideByParent decides the steps of a child that depend on its parent. decided is false
 // if the At is not a child, or if its parent does not affect the next step.

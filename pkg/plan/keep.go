@@ -80,7 +80,7 @@ func KeepAt(at *v1alpha1.At) *v1alpha1.At {
 	}
 	if !isDone(at) {
 		kept.Labels = freeze.Keep(at.Labels)
-	} else if IsScheduled(at) || hasLostOwner(at) {
+	} else if IsScheduled(at) || HasLostOwner(at) {
 		kept.Labels = KeepKeys(at.Labels, v1alpha1.LabelCronAtUID, v1alpha1.LabelCronAtName, v1alpha1.LabelAtUID)
 	}
 	kept = Bounded(kept)

@@ -36,7 +36,7 @@ func (v *view) decidePending() Decision {
 	switch {
 	case v.scheduleErr != nil:
 		return v.writeBlocked(v1alpha1.ReasonInvalidSchedule, v.scheduleErr.Error())
-	case hasLostOwner(v.At) && v.startingLeft > 0:
+	case HasLostOwner(v.At) && v.startingLeft > 0:
 		return v.blockLostOwner()
 	case v.Now.Before(v.instant):
 		return v.decideNotDue()

@@ -192,7 +192,9 @@ func (c *Controller) addWorkload(kind v1alpha1.RestartKind, workload *metav1.Par
 // updateCronAt enqueues the workload of a CronAt that was edited. Changes to the status
 // are ignored.
 func (c *Controller) updateCronAt(old, cur *v1alpha1.CronAt) {
-	if old.UID == cur.UID && old.Generation == cur.Generation && equality.Semantic.DeepEqual(old.OwnerReferences, cur.OwnerReferences) && old.DeletionTimestamp.IsZero() == cur.DeletionTimestamp.IsZero() {
+	before := old.ObjectMeta
+	before.ResourceVersion = cur.ResourceVersion
+	if equality.Semantic.DeepEqual(before, cur.ObjectMeta) {
 		return
 	}
 	c.enqueueOwner(old)

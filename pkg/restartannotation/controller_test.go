@@ -246,6 +246,7 @@ func TestFollow(t *testing.T) {
 		{"the CronAt is edited", edits(func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Schedule = nightly; suspended(cronAt) }), "0 4 * * 0 suspended; 1 writes; SuccessfulUpdate"},
 		{"changed while it is suspended", annotates(nightly), "0 3 * * * suspended; 1 writes; SuccessfulUpdate"},
 		{"resumed", edits(setSuspend(nil)), "0 3 * * *"},
+		{"its label is removed", edits(func(cronAt *v1alpha1.CronAt) { cronAt.Labels = nil }), "0 3 * * *; 1 writes; SuccessfulUpdate"},
 		{"a mistake", annotates("every night"), "none; 1 writes; SuccessfulDelete; InvalidRestartSchedule; shop/Deployment/web blocked: InvalidRestartSchedule"},
 		{"another mistake", annotates("each night"), "none; InvalidRestartSchedule; shop/Deployment/web blocked: InvalidRestartSchedule"},
 		{"fixed", annotates(nightly), "0 3 * * *; 1 writes; SuccessfulCreate"},
@@ -276,6 +277,12 @@ func TestStranger(t *testing.T) {
 		{"no longer annotated", annotates(""), "@yearly of another owner"},
 		{"annotated again", annotates(nightly), "@yearly of another owner; CronAtNameConflict; shop/Deployment/web blocked: CronAtNameConflict"},
 		{"it is deleted", (*world).remove, "0 3 * * *; 1 writes; SuccessfulCreate"},
+		{"without its label, it could be a user's", func(w *world) {
+			w.stop()
+			w.edit(func(cronAt *v1alpha1.CronAt) { cronAt.Labels = nil })
+			w.annotate("")
+			w.start()
+		}, "0 3 * * *"},
 	})
 }
 

@@ -40,6 +40,7 @@ type order struct {
 	total, perNamespace int            // see Queue.StartLimited
 	inFlight            map[string]int // by namespace
 	allInFlight         int
+	isShutDown          bool
 }
 
 var _ workqueue.Queue[cache.ObjectName] = &order{}
@@ -53,11 +54,16 @@ func newOrder(dueSince func(cache.ObjectName) time.Time) *order {
 	return o
 }
 
-// limit limits the items in flight. Without a total, nothing begins.
 func (o *order) limit(total, perNamespace int) {
 	o.lock.Lock()
 	defer o.lock.Unlock()
 	o.total, o.perNamespace = total, perNamespace
+}
+
+func (o *order) shutDown() {
+	o.lock.Lock()
+	defer o.lock.Unlock()
+	o.isShutDown = true
 }
 
 // Touch implements workqueue.Queue: an item that is in the queue may have become due.
@@ -101,7 +107,7 @@ func (o *order) Len() int {
 	defer o.lock.Unlock()
 	for _, lane := range o.lanes {
 		for namespace, items := range lane.items { // There are few in flight, so few are not open.
-			if items.Len() > 0 && o.isOpen(namespace) {
+			if !o.isShutDown && items.Len() > 0 && o.isOpen(namespace) {
 				return len(o.entries)
 			}
 		}

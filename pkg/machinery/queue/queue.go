@@ -117,7 +117,7 @@ func (q *Queue) Done(item cache.ObjectName) {
 
 // ShutDown ends the queue. The items in it are not processed.
 func (q *Queue) ShutDown() {
-	q.order.limit(0, 0)
+	q.order.shutDown()
 	q.TypedRateLimitingInterface.ShutDown()
 }
 

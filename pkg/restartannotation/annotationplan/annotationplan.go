@@ -128,7 +128,7 @@ func Decide(w World) Decision {
 		// Its deletion triggers the next step.
 	case want == nil && isOwn && mistake != "" && ptr.Deref(w.CronAt.Spec.Suspend, false):
 		// It restarts nothing, and stays suspended when the mistake is fixed.
-	case want == nil && isOwn:
+	case want == nil && isOwn && isManaged(w.CronAt):
 		// An invalid schedule restarts nothing: the owner no longer wants the earlier schedule.
 		d.Action = DeleteCronAt{}
 		d.Event = newEvent(corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulDelete, "Deleted CronAt "+w.CronAt.Name)
@@ -161,10 +161,15 @@ func Decide(w World) Decision {
 	return d
 }
 
+// isManaged reports whether a CronAt says that it was created for the annotations of its workload.
+func isManaged(cronAt *v1alpha1.CronAt) bool {
+	return cronAt.Labels[v1alpha1.LabelManagedBy] == v1alpha1.ManagedBy
+}
+
 // isOrphan reports whether an annotated workload must adopt the CronAt: it was created for
 // a workload of this kind and name, which was deleted with --cascade=orphan.
 func isOrphan(w World) bool {
-	if w.CronAt == nil || w.CronAt.DeletionTimestamp != nil || len(w.CronAt.OwnerReferences) > 0 || w.CronAt.Labels[v1alpha1.LabelManagedBy] != v1alpha1.ManagedBy {
+	if w.CronAt == nil || w.CronAt.DeletionTimestamp != nil || len(w.CronAt.OwnerReferences) > 0 || !isManaged(w.CronAt) {
 		return false
 	}
 	restart := w.CronAt.Spec.AtTemplate.Spec.Restart
