@@ -104,6 +104,27 @@ func newCronAt(name string, change func(*v1alpha1.CronAt)) *v1alpha1.CronAt {
 	return cronAt
 }
 
+// TestSlowLogin has a user who logs in for a minute before the first answer: now is when that has come.
+func TestSlowLogin(t *testing.T) {
+	for args, want := range map[string]string{
+		"run-now at":         "runs Fri 27 Mar 2026 14:01:00 UTC, at once",
+		"resume cronat/cron": "runs next Fri 27 Mar 2026 14:02:00 UTC, in 1m",
+	} {
+		t.Run(args, func(t *testing.T) {
+			w := newWorld(t, newAt("at", nil), newCronAt("cron", func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Schedule, cronAt.Spec.TimeZone = "* * * * *", nil }))
+			clock := now
+			w.now = func() time.Time { return clock }
+			w.cnat.PrependReactor("get", "*", func(kubetesting.Action) (bool, runtime.Object, error) {
+				clock = now.Add(time.Minute)
+				return false, nil, nil
+			})
+			if code := w.run(t, strings.Fields(args+" --tz=UTC")...); code != 0 || !strings.Contains(w.stderr.String(), want) {
+				t.Errorf("exit code %d, stderr %q, want %q", code, w.stderr.String(), want)
+			}
+		})
+	}
+}
+
 // TestOutput has output that is too long for a transcript: it looks for a part.
 func TestOutput(t *testing.T) {
 	for args, want := range map[string]string{

@@ -74,6 +74,7 @@ func (c *cli) suspension(verb, done, alias, short, long string, suspend bool) *c
 			return nil
 		})
 		if cronAt, isCronAt := info.Object.(*v1alpha1.CronAt); isCronAt && err == nil {
+			c.begin()
 			return w.announceNext(cronAt)
 		}
 		return err
@@ -282,6 +283,7 @@ limits. It is deleted with the CronAt.`,
 			if err != nil {
 				return err
 			}
+			c.begin()
 			t := timespec.Time{Instant: c.began.In(c.local())}
 			cronAt, isCronAt := info.Object.(*v1alpha1.CronAt)
 			if !isCronAt {

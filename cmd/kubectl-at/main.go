@@ -75,7 +75,7 @@ type cli struct {
 	getter   resource.RESTClientGetter
 	flags    *pflag.FlagSet // of all commands
 	now      func() time.Time
-	began    time.Time // the whole second in which the command began
+	began    time.Time // from when times count: see begin
 	patience time.Duration
 
 	tz string // --tz
@@ -92,6 +92,10 @@ func newCLI(streams genericiooptions.IOStreams, now func() time.Time) *cli {
 	return c
 }
 
+// begin lets the times of a command count from the present second. A command that means what is now when
+// the API server has answered begins again then: a login may have taken long.
+func (c *cli) begin() { c.began = c.now().Truncate(time.Second) }
+
 func (c *cli) command() *cobra.Command {
 	c.ErrOut = &printable{out: c.ErrOut}
 	root := c.createCommand()
@@ -107,7 +111,7 @@ func (c *cli) command() *cobra.Command {
 	flags.StringVar(&c.tz, "tz", "", "Time zone for times without one and for output, such as Europe/Berlin (default: your own, $TZ)")
 	root.SetFlagErrorFunc(flagError)
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
-		c.began = c.now().Truncate(time.Second)
+		c.begin()
 		if err := cmd.ValidateFlagGroups(); err != nil {
 			return usageError("%w", err)
 		}

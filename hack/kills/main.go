@@ -200,10 +200,14 @@ func tryLayer(name string) string {
 	}
 	run := "-run=^Test(Simulate)?Mutants$/^" + regexp.QuoteMeta(strings.ReplaceAll(test, " ", "_")) + "$"
 	output, err := runGo(append([]string{"test", "-vet=off", "-count=1", "-timeout=0", "-v", run}, layer...)...)
-	if result := passed.FindSubmatch(output); err == nil && result != nil {
+	switch result := passed.FindSubmatch(output); {
+	case err == nil && result != nil:
 		return string(result[1]) + " s"
+	case bytes.Contains(output, []byte("--- FAIL: ")):
+		return unnoticed
+	default:
+		return "does not run: " + strings.Join(strings.Fields(string(output)), " ")
 	}
-	return unnoticed
 }
 
 // passed is the result of a mutant that was noticed, as was expected.
